@@ -1,1 +1,19 @@
-//! placeholder
+//! The verbs vocabulary as Rust traits, and its providers.
+//!
+//! [`Fabric`] is what the target and the initiator know of RDMA. Providers:
+//! - [`soft`]: our own user-space RoCEv2 over a UDP socket (no root, no kernel module);
+//! - [`sim`]: the same endpoint over a seeded, faulty, in-memory network and a virtual clock;
+//! - `ib`: libibverbs and librdmacm (to come, behind the cargo feature `ib`).
+//!
+//! Only binaries choose a provider; everything else is generic over [`Fabric`].
+
+pub mod error;
+pub mod fabric;
+pub mod memory;
+
+pub use error::{CmError, ListenError, QpError, RegisterError, ResolveError, StaleHandle};
+pub use fabric::{Armed, Fabric, FabricCounters};
+pub use lariat_roce::time::Timestamp;
+pub use lariat_roce::verbs;
+pub use lariat_roce::verbs::{PostError, PostErrorKind};
+pub use memory::Memory;
