@@ -1,1 +1,8 @@
-//! placeholder
+//! Lariat's wire formats: bytes to types and back, no I/O.
+//!
+//! Every parser is total: any bytes give a value or a typed error, never a
+//! panic. Values that a newer peer may send and we do not know are kept, not
+//! refused, unless acting on them would be wrong.
+#![forbid(unsafe_code)]
+
+pub mod rocev2;

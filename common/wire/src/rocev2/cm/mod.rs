@@ -1,0 +1,1 @@
+//! Messages of the connection manager (in the making).
