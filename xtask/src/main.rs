@@ -1,1 +1,53 @@
-fn main() {}
+//! Every chore of the project, one entry point: `cargo xtask help`.
+//!
+//! Each verb installs what it needs (Debian packages by apt-get, as root or through sudo) and never
+//! asks anything.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod cluster;
+mod demo;
+mod lint;
+mod measure;
+mod setup;
+mod shell;
+mod table;
+mod test;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// The chores of the Lariat project.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Start a target, connect to it over RoCEv2, move and verify real data, show figures.
+    Demo(demo::Options),
+    /// Run every test: unit, property, simulation, end-to-end, wire capture, documentation.
+    Test(test::Options),
+    /// Run whole-stack simulations from seeds, or replay one.
+    Sim(test::SimOptions),
+    /// Measure the soft provider on loopback beside fio on the same file; write docs/benchmarks.md.
+    Bench(bench::Options),
+    /// Formatting, clippy, dependency policy, spelling.
+    Lint,
+    /// Install the Debian packages that the other verbs need.
+    Setup,
+}
+
+fn main() -> Result<()> {
+    match Cli::parse().chore {
+        Chore::Demo(options) => demo::run(&options),
+        Chore::Test(options) => test::run(&options),
+        Chore::Sim(options) => test::sim(&options),
+        Chore::Bench(options) => bench::run(&options),
+        Chore::Lint => lint::run(),
+        Chore::Setup => setup::install(setup::EVERYTHING),
+    }
+}

@@ -1,0 +1,38 @@
+//! `cargo xtask lint`: what tools can say about style and dependencies.
+
+use anyhow::Result;
+
+use crate::shell;
+
+pub(crate) fn run() -> Result<()> {
+    shell::run(&mut shell::cargo(&["fmt", "--all", "--check"]))?;
+    shell::run(&mut shell::cargo(&[
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--locked",
+        "--quiet",
+        "--",
+        "-D",
+        "warnings",
+    ]))?;
+    // Advisories need a database from the network; bans, licences and sources do not.
+    if shell::find("cargo-deny").is_some() {
+        shell::run(&mut shell::cargo(&[
+            "deny",
+            "--offline",
+            "check",
+            "bans",
+            "licenses",
+            "sources",
+        ]))?;
+    } else {
+        println!("skipped: cargo-deny (install it with: cargo install --locked cargo-deny)");
+    }
+    if shell::find("typos").is_some() {
+        shell::run(&mut shell::command("typos", &[]))?;
+    } else {
+        println!("skipped: typos (install it with: cargo install --locked typos-cli)");
+    }
+    Ok(())
+}
