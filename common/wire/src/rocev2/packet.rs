@@ -245,3 +245,6 @@ fn take<'a, const N: usize>(rest: &mut &'a [u8]) -> Option<&'a [u8; N]> {
     *rest = tail;
     Some(head)
 }
+
+#[cfg(test)]
+mod tests;

@@ -109,7 +109,7 @@ fn mapped_addresses_are_ipv4() {
 fn flows() -> impl Strategy<Value = Flow> {
     let ports = (any::<u16>(), any::<u16>());
     prop_oneof![
-        (any::<u32>(), any::<u32>(), ports.clone()).prop_map(|(src, dst, ports)| {
+        (any::<u32>(), any::<u32>(), ports).prop_map(|(src, dst, ports)| {
             Flow::V4(FlowV4 {
                 src: src.into(),
                 dst: dst.into(),
