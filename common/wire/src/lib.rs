@@ -5,4 +5,9 @@
 //! refused, unless acting on them would be wrong.
 #![forbid(unsafe_code)]
 
+pub mod endian;
+pub mod nvme;
+pub mod rdma_cm;
 pub mod rocev2;
+
+mod open_enum;
