@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod memory;
+pub mod qp;
 pub mod time;
 pub mod transmit;
 pub mod verbs;
