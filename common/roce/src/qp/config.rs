@@ -5,6 +5,7 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
+use lariat_wire::rocev2::cm::PathMtu;
 use lariat_wire::rocev2::{NakCode, Psn, Qpn, RnrTimer};
 
 use crate::verbs::{ConnId, DomainId, WcStatus};
@@ -34,9 +35,8 @@ pub struct QpParams {
     pub remote: SocketAddr,
     /// The peer's queue pair.
     pub peer_qpn: Qpn,
-    /// Payload bytes per packet: 256, 512, 1024, 2048 or 4096 (IBTA 9.6). Other values are taken
-    /// down to the next of these, or up to 256.
-    pub path_mtu_bytes: u16,
+    /// Payload per packet (IBTA 9.6).
+    pub path_mtu: PathMtu,
     /// Our first packet's number.
     pub send_psn: Psn,
     /// The peer's first packet's number.
@@ -76,14 +76,14 @@ impl QpParams {
     pub const fn new(
         remote: SocketAddr,
         peer_qpn: Qpn,
-        path_mtu_bytes: u16,
+        path_mtu: PathMtu,
         send_psn: Psn,
         expected_psn: Psn,
     ) -> Self {
         Self {
             remote,
             peer_qpn,
-            path_mtu_bytes,
+            path_mtu,
             send_psn,
             expected_psn,
             initiator_depth: 16,
