@@ -1,0 +1,121 @@
+//! What an endpoint is told when it is made, and what it is told of a route.
+//!
+//! Plain values; read by everything in this folder, filled in by the providers of `lariat-fabric`.
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+
+use lariat_wire::rocev2::UDP_PORT;
+use lariat_wire::rocev2::cm::{CmTimeout, PathMtu};
+
+use crate::verbs::DeviceLimits;
+
+/// Which member of a group of sockets an endpoint is. Queue pair numbers and communication ids of
+/// a member are congruent to its index modulo the count, so that the kernel can steer datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// From 0 to `count - 1`.
+    pub index: u8,
+    /// Members of the group, at least 1.
+    pub count: u8,
+}
+
+impl Member {
+    /// A socket that is alone.
+    pub const ALONE: Self = Self { index: 0, count: 1 };
+}
+
+/// The way to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteInfo {
+    /// Our address on it; it names us in the connection manager's messages.
+    pub local_ip: IpAddr,
+    /// The payload that a packet may carry (see [`PathMtu::for_ip_mtu`]).
+    pub path_mtu: PathMtu,
+}
+
+/// Times and limits of the connection manager (IBTA 12.9.8 and 12.10).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CmConfig {
+    /// How long an answer is waited for before a message is repeated: 4.096 us * 2^n.
+    pub response_timeout: CmTimeout,
+    /// How often REQ and REP are repeated, 0 to 15.
+    pub max_retries: u8,
+    /// How often DREQ is repeated.
+    pub disconnect_retries: u8,
+    /// The patience that our MRA asks for while the consumer decides.
+    pub service_timeout: CmTimeout,
+    /// How long a connection that ended still answers stray messages (IBTA 12.9.8.4).
+    pub time_wait: Duration,
+    /// Connection requests that wait for the consumer or for the peer's RTU, at most; what comes
+    /// beyond is rejected (reason 1, no queue pair available).
+    pub max_half_open: u32,
+}
+
+impl Default for CmConfig {
+    fn default() -> Self {
+        Self {
+            response_timeout: CmTimeout::from_code(17),
+            max_retries: 15,
+            disconnect_retries: 4,
+            service_timeout: CmTimeout::from_code(20),
+            time_wait: Duration::from_millis(500),
+            max_half_open: 256,
+        }
+    }
+}
+
+/// What an endpoint is told when it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndpointConfig {
+    /// The UDP address of the socket. With an unspecified IP address requests to any are taken.
+    pub local: SocketAddr,
+    /// Which socket of a group this is.
+    pub member: Member,
+    /// The UDP port of peers that do not name another: 4791.
+    pub peer_udp_port: u16,
+    /// Our node's globally unique identifier, in REQ and REP.
+    pub ca_guid: u64,
+    /// Seed of the generator of queue pair numbers, sequence numbers and communication ids.
+    pub seed: [u8; 32],
+    /// Connections at most, in whatever state; 1 to 65,536.
+    pub max_connections: u32,
+    /// What [`super::Endpoint::limits`] says and [`super::Endpoint::create_qp`] checks.
+    pub device: DeviceLimits,
+    /// The connection manager's times.
+    pub cm: CmConfig,
+    /// How long peers shall wait for our acknowledgements: 4.096 us * 2^n, in our REQ.
+    pub ack_timeout: CmTimeout,
+    /// Unacknowledged bytes of a queue pair, at most.
+    pub max_inflight_bytes: u32,
+    /// Packets that one queue pair may send before it is another's turn.
+    pub transmit_quantum: usize,
+}
+
+impl EndpointConfig {
+    /// Usual values for a socket bound to `local`.
+    #[must_use]
+    pub fn new(local: SocketAddr, ca_guid: u64, seed: [u8; 32]) -> Self {
+        Self {
+            local,
+            member: Member::ALONE,
+            peer_udp_port: UDP_PORT,
+            ca_guid,
+            seed,
+            max_connections: 4096,
+            device: DeviceLimits {
+                max_queue_depth: 16_384,
+                max_sge: 2,
+                max_initiator_depth: 128,
+                max_responder_resources: 128,
+                send_with_invalidate: true,
+                read_sink_needs_remote_write: false,
+                max_message_bytes: 1 << 31,
+            },
+            cm: CmConfig::default(),
+            ack_timeout: CmTimeout::from_code(17),
+            max_inflight_bytes: 256 * 1024,
+            transmit_quantum: 64,
+        }
+    }
+}
