@@ -1,1 +1,4 @@
-//! placeholder
+//! The NVMe-oF/RDMA target: library behind the daemon `lariatd`.
+
+pub mod nvme;
+pub mod storage;

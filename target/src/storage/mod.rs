@@ -161,4 +161,3 @@ pub trait Storage {
     /// Requests accepted and not completed.
     fn in_flight(&self) -> usize;
 }
-
