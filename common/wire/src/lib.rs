@@ -5,9 +5,11 @@
 //! refused, unless acting on them would be wrong.
 #![forbid(unsafe_code)]
 
+pub mod ascii;
 pub mod endian;
 pub mod nvme;
 pub mod rdma_cm;
 pub mod rocev2;
 
+mod layout;
 mod open_enum;
