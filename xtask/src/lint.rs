@@ -16,6 +16,8 @@ pub(crate) fn run() -> Result<()> {
         "-D",
         "warnings",
     ]))?;
+    // Fetches what the other targets of the lock file need, which `deny` reads but nothing built.
+    shell::run(&mut shell::cargo(&["fetch", "--quiet", "--locked"]))?;
     // Advisories need a database from the network; bans, licences and sources do not.
     if shell::find("cargo-deny").is_some() {
         shell::run(&mut shell::cargo(&[
