@@ -8,7 +8,7 @@ use core::time::Duration;
 use lariat_fabric::{CmError, QpError, RegisterError, ResolveError};
 use lariat_wire::nvme::{Qid, Status};
 use lariat_wire::rdma_cm::RejectStatus;
-use lariat_wire::rocev2::RejReason;
+use lariat_wire::rocev2::cm::RejReason;
 
 use super::types::{LossReason, SubmitError};
 

@@ -21,7 +21,7 @@ use lariat_wire::nvme::{
     ConnectData, ConnectResult, ControllerId, FabricsCommand, HostId, Nqn, Qid, QueueSize,
 };
 use lariat_wire::rdma_cm::{ConnectAccept, ConnectReject, ConnectRequest};
-use lariat_wire::rocev2::RejReason;
+use lariat_wire::rocev2::cm::RejReason;
 
 use super::error::{ConnectError, Stage, connect_hint};
 use super::queue::HostQueue;

@@ -9,6 +9,7 @@ pub mod block;
 pub mod error;
 pub mod link;
 pub mod queue;
+pub mod session;
 pub mod split;
 pub mod types;
 
@@ -16,5 +17,9 @@ pub use block::{BlockLimits, BlockQueue, IoDone, IoFailure, IoRequest, Operation
 pub use error::{ConnectError, Stage};
 pub use link::{Identity, Link, LinkConfig, LinkStatus};
 pub use queue::{HostQueue, QueueCompletion};
+pub use session::{
+    AdminData, AdminDone, ControllerInfo, NamespaceInfo, Session, SessionConfig, SessionEvent,
+    SessionState,
+};
 pub use split::{Chunk, Chunks, Geometry};
 pub use types::{DataRef, Failure, LossReason, Stages, SubmitError, Transfer};
