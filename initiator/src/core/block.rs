@@ -342,7 +342,8 @@ impl BlockQueue {
                 && !(serial && request.in_flight > 0)
             {
                 let Some(chunk) = request.chunks.next() else { break };
-                if let Err(failure) = start_chunk(now, fabric, queue, request, chunk, index, timeout)
+                if let Err(failure) =
+                    start_chunk(now, fabric, queue, request, chunk, index, timeout)
                 {
                     request.failure = Some(failure);
                     break;
@@ -556,9 +557,7 @@ fn build(
     let Request { nsid, data, operation, .. } = *request;
     let Chunk { start: slba, blocks, data_offset } = chunk;
     let block_bytes = request.chunks.block_bytes();
-    let piece = |data: Option<DataRef>| {
-        data?.slice(data_offset, blocks.checked_mul(block_bytes)?)
-    };
+    let piece = |data: Option<DataRef>| data?.slice(data_offset, blocks.checked_mul(block_bytes)?);
     let prinfo = ProtectionAction::NONE;
     let (command, transfer) = match operation? {
         Operation::Read => (

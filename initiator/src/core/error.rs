@@ -81,7 +81,9 @@ pub enum ConnectError {
         nvme: Option<RejectStatus>,
     },
     /// No route, no neighbour, or a failure of this side.
-    #[error("{remote} cannot be reached (errno {errno}); is the address right, and is there a route?")]
+    #[error(
+        "{remote} cannot be reached (errno {errno}); is the address right, and is there a route?"
+    )]
     Unreachable {
         /// The target's address.
         remote: SocketAddr,

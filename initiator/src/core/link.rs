@@ -212,15 +212,19 @@ impl Link {
                 self.fail(now, fabric, error);
             }
             CmEvent::Disconnected { reason, .. } => {
-                self.close(now, fabric, match reason {
-                    DisconnectReason::Local => LossReason::Local,
-                    DisconnectReason::Peer => LossReason::Peer,
-                    DisconnectReason::Timeout => LossReason::Unresponsive,
-                    DisconnectReason::DeviceRemoved => LossReason::DeviceRemoved,
-                    DisconnectReason::Error => {
-                        LossReason::Transport(lariat_fabric::verbs::WcStatus::Flushed)
-                    }
-                });
+                self.close(
+                    now,
+                    fabric,
+                    match reason {
+                        DisconnectReason::Local => LossReason::Local,
+                        DisconnectReason::Peer => LossReason::Peer,
+                        DisconnectReason::Timeout => LossReason::Unresponsive,
+                        DisconnectReason::DeviceRemoved => LossReason::DeviceRemoved,
+                        DisconnectReason::Error => {
+                            LossReason::Transport(lariat_fabric::verbs::WcStatus::Flushed)
+                        }
+                    },
+                );
             }
             CmEvent::ConnectRequest { .. } => {}
         }

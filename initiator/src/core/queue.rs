@@ -264,8 +264,7 @@ impl HostQueue {
         if self.capsules.write_at(offset, &bytes).is_err() {
             self.lost = Some(LossReason::Protocol("capsule memory is too small"));
         }
-        let capsule =
-            Sge { region: self.capsule_region, offset, length: COMMAND_BYTES_U32 };
+        let capsule = Sge { region: self.capsule_region, offset, length: COMMAND_BYTES_U32 };
         let request = SendRequest {
             wr_id: u64::from(index),
             op: SendOp::Send,
@@ -294,10 +293,11 @@ impl HostQueue {
             Transfer::ToController(data) | Transfer::ToHost(data) => data,
         };
         let key = fabric.rkey(self.conn, data.region).map_err(|_| SubmitError::BadMemory)?;
-        let sgl = Sgl::keyed(data.address, data.length, key.get()).ok_or(SubmitError::TooLarge {
-            bytes: u64::from(data.length),
-            limit: u64::from(MAX_KEYED_BYTES),
-        })?;
+        let sgl =
+            Sgl::keyed(data.address, data.length, key.get()).ok_or(SubmitError::TooLarge {
+                bytes: u64::from(data.length),
+                limit: u64::from(MAX_KEYED_BYTES),
+            })?;
         Ok((sgl, None))
     }
 
@@ -315,7 +315,8 @@ impl HostQueue {
                 continue;
             }
             for request in list.iter() {
-                let slot = usize::try_from(request.wr_id).ok().and_then(|at| self.slots.get_mut(at));
+                let slot =
+                    usize::try_from(request.wr_id).ok().and_then(|at| self.slots.get_mut(at));
                 if let Some(slot) = slot {
                     slot.stages.posted = now;
                 }
@@ -362,7 +363,8 @@ impl HostQueue {
 
     fn handle_sent(&mut self, wr_id: u64) -> Result<(), &'static str> {
         let index = u16::try_from(wr_id).map_err(|_| "a send completion that is not ours")?;
-        let slot = self.slots.get_mut(usize::from(index)).ok_or("a send completion without slot")?;
+        let slot =
+            self.slots.get_mut(usize::from(index)).ok_or("a send completion without slot")?;
         slot.sent = true;
         self.finish(index);
         Ok(())
@@ -492,8 +494,8 @@ fn low_mask(bits: u32) -> u16 {
 
 /// Receive `index` of a queue of `slots`: its buffer stands behind the commands.
 fn recv_request(region: RegionId, slots: u16, index: u16) -> RecvRequest {
-    let offset = u64::from(slots) * COMMAND_BYTES as u64
-        + u64::from(index) * u64::from(RESPONSE_STRIDE);
+    let offset =
+        u64::from(slots) * COMMAND_BYTES as u64 + u64::from(index) * u64::from(RESPONSE_STRIDE);
     RecvRequest {
         wr_id: RECV_MARK | u64::from(index),
         sges: SgeList::one(Sge { region, offset, length: RESPONSE_STRIDE }),

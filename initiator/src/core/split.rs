@@ -56,8 +56,7 @@ impl Chunks {
     }
 
     /// No commands.
-    pub const NONE: Self =
-        Self { next: 0, left: 0, data_offset: 0, block_bytes: 0, max_blocks: 1 };
+    pub const NONE: Self = Self { next: 0, left: 0, data_offset: 0, block_bytes: 0, max_blocks: 1 };
 
     /// Size of a block in bytes.
     #[must_use]
@@ -79,7 +78,8 @@ impl Iterator for Chunks {
         if self.left == 0 {
             return None;
         }
-        let blocks = u32::try_from(self.left).map_or(self.max_blocks, |left| left.min(self.max_blocks));
+        let blocks =
+            u32::try_from(self.left).map_or(self.max_blocks, |left| left.min(self.max_blocks));
         let chunk = Chunk { start: Lba(self.next), blocks, data_offset: self.data_offset };
         self.next = self.next.saturating_add(u64::from(blocks));
         self.left -= u64::from(blocks);

@@ -15,12 +15,14 @@ use lariat_wire::nvme::identify::{
     SglSupport,
 };
 use lariat_wire::nvme::{
-    AdminCommand, Capabilities, Cns, Command, CommandId, ControllerConfig, ControllerStatus,
-    FabricsCommand, Nsid, Numd, Property, PropertySize, Qid, Status, Version,
+    AdminCommand, AsyncEvent, AsyncEventType, Capabilities, Cns, Command, CommandId,
+    ControllerConfig, ControllerStatus, FabricsCommand, FeatureId, LogPage, Nsid, Numd, Property,
+    PropertySize, Qid, Status, Version,
 };
 
 use super::{
-    ADMIN_DATA_BYTES, ControllerInfo, NamespaceInfo, Phase, Session, SessionEvent, SessionState, tag,
+    ADMIN_DATA_BYTES, ControllerInfo, NamespaceInfo, Phase, Session, SessionEvent, SessionState,
+    tag,
 };
 use crate::core::block::BlockQueue;
 use crate::core::error::ConnectError;
@@ -31,15 +33,6 @@ use crate::core::types::{Failure, LossReason, SubmitError, Transfer};
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// The least time given to become ready, whatever CAP.TO says.
 const READY_AT_LEAST: Duration = Duration::from_secs(1);
-/// Feature identifiers (NVMe Base 2.1, 5.1.25.1).
-const FEATURE_QUEUES: u8 = 0x07;
-const FEATURE_ASYNC_EVENTS: u8 = 0x0b;
-/// Log pages: Changed Attached Namespace List (5.1.12.1.5), discovery.
-const LOG_CHANGED_NAMESPACES: u8 = 0x04;
-/// Asynchronous event: type Notice, and its information (5.1.2.1).
-const EVENT_NOTICE: u8 = 2;
-const NOTICE_NAMESPACES: u8 = 0;
-const NOTICE_DISCOVERY: u8 = 0xf0;
 /// More namespaces than this are refused: a list without end is not read without end.
 const MAX_NAMESPACES: usize = 65_536;
 
@@ -84,12 +77,7 @@ impl Step {
 
 impl Session {
     /// Starts a sequence at `step`.
-    pub(super) fn begin<F: Fabric + ?Sized>(
-        &mut self,
-        now: Timestamp,
-        fabric: &mut F,
-        step: Step,
-    ) {
+    pub(super) fn begin<F: Fabric + ?Sized>(&mut self, now: Timestamp, fabric: &mut F, step: Step) {
         self.step = Some(step);
         self.step_started = now;
         self.run_step(now, fabric);
@@ -120,11 +108,10 @@ impl Session {
         let get = |property: Property, size| {
             FabricsCommand::PropertyGet { size, offset: property.0 }.to_command(cid)
         };
-        let identify = |cns, nsid| {
-            (AdminCommand::identify(cns, nsid).to_command(cid), ADMIN_DATA_BYTES)
-        };
-        let feature = |fid, value| {
-            (AdminCommand::set_feature(fid, Nsid::NONE, value).to_command(cid), 0)
+        let identify =
+            |cns, nsid| (AdminCommand::identify(cns, nsid).to_command(cid), ADMIN_DATA_BYTES);
+        let feature = |fid: FeatureId, value| {
+            (AdminCommand::set_feature(fid.0, Nsid::NONE, value).to_command(cid), 0)
         };
         let listed = |index: usize| self.listed.get(index).copied().unwrap_or(Nsid::NONE);
         match step {
@@ -140,14 +127,14 @@ impl Session {
                 (command.to_command(cid), 0)
             }
             Step::Controller => identify(Cns::CONTROLLER, Nsid::NONE),
-            Step::AsyncConfig => feature(FEATURE_ASYNC_EVENTS, self.wanted_events()),
+            Step::AsyncConfig => feature(FeatureId::ASYNC_EVENT_CONFIG, self.wanted_events()),
             Step::QueueCount => {
                 let zero_based = u32::from(self.config.io_queues.saturating_sub(1));
-                feature(FEATURE_QUEUES, zero_based | zero_based << 16)
+                feature(FeatureId::NUMBER_OF_QUEUES, zero_based | zero_based << 16)
             }
             Step::ChangedLog => {
                 let log = AdminCommand::log_page(
-                    LOG_CHANGED_NAMESPACES,
+                    LogPage::CHANGED_NAMESPACES.0,
                     Nsid::ALL,
                     Numd::from_zero_based(ADMIN_DATA_BYTES / 4 - 1),
                     0,
@@ -186,8 +173,7 @@ impl Session {
         let dword0 = answer.map_or(0, |answer| answer.result32());
         let next = match step {
             Step::Capabilities => {
-                self.capabilities =
-                    Capabilities(answer.map_or(0, |answer| answer.result.get()));
+                self.capabilities = Capabilities(answer.map_or(0, |answer| answer.result.get()));
                 Ok(Some(Step::Version))
             }
             Step::Version => {
@@ -372,7 +358,7 @@ impl Session {
         self.step = None;
         self.namespaces = core::mem::take(&mut self.building);
         if matches!(self.phase, Phase::Ready) {
-            self.events.push_back(SessionEvent::NamespacesChanged);
+            self.tell(SessionEvent::NamespacesChanged);
             if core::mem::take(&mut self.rescan) {
                 self.begin(now, fabric, Step::ChangedLog);
             }
@@ -417,19 +403,19 @@ impl Session {
         done: &QueueCompletion,
     ) {
         let Ok(answer) = done.success() else { return };
-        let [kind, information, ..] = answer.result32().to_le_bytes();
-        match (kind & 7, information) {
-            (EVENT_NOTICE, NOTICE_NAMESPACES) => {
+        let event = AsyncEvent::from_result(answer.result.get());
+        match (event.kind, event.info) {
+            (AsyncEventType::NOTICE, info) if info == AsyncEvent::NAMESPACE_CHANGED.info => {
                 if matches!(self.phase, Phase::Ready) && self.step.is_none() {
                     self.begin(now, fabric, Step::ChangedLog);
                 } else {
                     self.rescan = true;
                 }
             }
-            (EVENT_NOTICE, NOTICE_DISCOVERY) => {
-                self.events.push_back(SessionEvent::DiscoveryChanged);
+            (AsyncEventType::NOTICE, info) if info == AsyncEvent::DISCOVERY_CHANGED.info => {
+                self.tell(SessionEvent::DiscoveryChanged);
             }
-            _ => self.events.push_back(SessionEvent::Other(answer.result32())),
+            _ => self.tell(SessionEvent::Other(event)),
         }
         self.request_event(now, fabric);
     }

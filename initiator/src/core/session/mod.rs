@@ -22,8 +22,8 @@ use core::time::Duration;
 use lariat_fabric::verbs::{CmEvent, ConnId, DomainId, WorkCompletion};
 use lariat_fabric::{Fabric, Timestamp};
 use lariat_wire::nvme::{
-    AdminCommand, AdminOpcode, Capabilities, Command, CommandId, Completion, ControllerId, Qid,
-    QueueSize, Version,
+    AdminCommand, AdminOpcode, AsyncEvent, Capabilities, Command, CommandId, Completion,
+    ControllerId, Qid, QueueSize, Version,
 };
 
 pub use info::{ControllerInfo, NamespaceInfo};
@@ -40,6 +40,8 @@ const ADMIN_ENTRIES: u32 = 32;
 pub const ADMIN_DATA_BYTES: u32 = 4096;
 /// Commands of users on the admin queue at a time.
 const ADMIN_USERS: usize = 8;
+/// Events kept for a user who does not ask; later ones are dropped.
+const MAX_EVENTS: usize = 64;
 
 /// How to reach and use a controller.
 #[derive(Clone, Debug)]
@@ -112,8 +114,8 @@ pub enum SessionEvent {
     NamespacesChanged,
     /// The discovery log changed.
     DiscoveryChanged,
-    /// An asynchronous event of another kind: its completion's dword 0.
-    Other(u32),
+    /// An asynchronous event of another kind.
+    Other(AsyncEvent),
 }
 
 /// A user's admin command that ended.
@@ -429,6 +431,12 @@ impl Session {
         self.events.pop_front()
     }
 
+    fn tell(&mut self, event: SessionEvent) {
+        if self.events.len() < MAX_EVENTS {
+            self.events.push_back(event);
+        }
+    }
+
     fn check_open(&self) -> Result<(), SubmitError> {
         match self.phase {
             Phase::Ready => Ok(()),
@@ -599,8 +607,7 @@ impl Session {
         let timeout = self.config.kato;
         let Some(queue) = self.admin.live() else { return };
         let command = AdminCommand::KeepAlive.to_command(CommandId(0));
-        let sent =
-            queue.submit(now, fabric, command, Transfer::None, tag::KEEP_ALIVE, 0, timeout);
+        let sent = queue.submit(now, fabric, command, Transfer::None, tag::KEEP_ALIVE, 0, timeout);
         if sent == Err(SubmitError::Full) {
             self.keep_alive_at = now + Duration::from_millis(10);
         }

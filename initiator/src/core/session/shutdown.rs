@@ -85,8 +85,7 @@ impl Session {
             self.end(now, fabric, LossReason::Local);
             return;
         }
-        if closing.stage == Stage::Draining
-            && self.io.iter().all(|queue| queue.outstanding() == 0)
+        if closing.stage == Stage::Draining && self.io.iter().all(|queue| queue.outstanding() == 0)
         {
             if self.info.as_ref().is_some_and(super::ControllerInfo::supports_disconnect) {
                 for queue in &mut self.io {
@@ -102,8 +101,7 @@ impl Session {
             closing.stage = Stage::Notify;
         }
         if closing.stage == Stage::Notify {
-            let config =
-                ControllerConfig::enable_nvm().with_shutdown(ShutdownNotification::NORMAL);
+            let config = ControllerConfig::enable_nvm().with_shutdown(ShutdownNotification::NORMAL);
             let command = FabricsCommand::PropertySet {
                 size: PropertySize::Four,
                 offset: Property::CC.0,
@@ -112,10 +110,8 @@ impl Session {
             closing.stage = self.send(now, fabric, command, SET);
         }
         if closing.stage == Stage::Look && now >= closing.look_at {
-            let command = FabricsCommand::PropertyGet {
-                size: PropertySize::Four,
-                offset: Property::CSTS.0,
-            };
+            let command =
+                FabricsCommand::PropertyGet { size: PropertySize::Four, offset: Property::CSTS.0 };
             closing.stage = self.send(now, fabric, command, LOOK);
         }
         let done = closing.stage == Stage::Done;
