@@ -2,3 +2,4 @@
 
 pub mod nvme;
 pub mod storage;
+pub mod transport;

@@ -14,21 +14,19 @@
 //! ```
 //!
 //! Bytes are parsed by `lariat_wire`; errors that a peer can cause become a status in
-//! [`errors`], in [`ConnectError`], or where the command is checked.
+//! [`errors`] and in the tables of [`RegistryError`](registry::ConnectError).
 
-#![forbid(unsafe_code)]
+#![allow(dead_code, reason = "bodies of the admin path follow")]
 
-mod abort;
+pub mod abort;
 pub mod admission;
 pub mod attachment;
 pub mod controller;
 pub mod discovery;
 pub mod errors;
-mod event;
 pub mod fabrics;
 mod feature;
 mod identify;
-mod keep_alive;
 mod log;
 mod property;
 pub mod registry;
@@ -40,7 +38,7 @@ mod tests;
 pub use admission::{IoPlan, parse_ranges};
 pub use attachment::{ControllerShared, IoAttachment, TerminateReason, Waker};
 pub use controller::{AdminController, AdminEvent, AdminOutcome, AdminPlan, FatalReason, Transfer};
-pub use discovery::ListenerAddress;
+pub use discovery::{AddressFamily, ListenerAddress};
 pub use errors::storage_status;
 pub use fabrics::{ConnectCommand, ConnectError};
 pub use registry::Registry;

@@ -1,0 +1,194 @@
+//! What goes over the wire on our initiative: RDMA READs of the hosts' data within the negotiated
+//! depth, RDMA WRITEs of data read, responses; and the completions of all that.
+//!
+//! The order in a batch: first the receives (a host may send as soon as it sees a response), then
+//! the RDMA WRITEs of all reads that are ready, then their responses, then RDMA READs. A response
+//! thus always follows its data on the same queue pair, and equal packets stand together. Called
+//! by the reactor's turn.
+
+use lariat_fabric::verbs::{SendOp, SendRequest, Sge, SgeList, WcStatus, WorkCompletion};
+use lariat_fabric::{Fabric, Timestamp};
+use lariat_wire::nvme::Completion;
+
+use super::connection::Capsule;
+use super::reactor::{RESPONSE_BYTES, Reactor};
+use super::request::State;
+use super::sgl::HostMemory;
+use super::wr_id::{Kind, WrId};
+use crate::storage::Storage;
+
+impl<F: Fabric, S: Storage> Reactor<F, S> {
+    /// Posts what the turn has made ready, connection by connection.
+    pub(super) fn post_batches(&mut self, now: Timestamp) {
+        let mut listed = core::mem::take(&mut self.listed);
+        for key in listed.drain(..) {
+            self.post_batch(now, key);
+        }
+        // Closing a connection lists nothing, so there is nothing new; keep the list's memory.
+        if self.listed.is_empty() {
+            self.listed = listed;
+        }
+    }
+
+    fn post_batch(&mut self, now: Timestamp, key: u32) {
+        let Some(connection) = self.connections.get_mut(key as usize) else { return };
+        connection.listed = false;
+        if !connection.is_live() {
+            return;
+        }
+        let id = connection.id;
+        if !connection.to_receive.is_empty() {
+            let posted = self.fabric.post_recv(id, &connection.to_receive);
+            connection.to_receive.clear();
+            if posted.is_err() {
+                self.stats.fabric_errors += 1;
+                return self.close(now, key, "receives cannot be posted");
+            }
+        }
+        self.batch.clear();
+        for &slot in &connection.ready {
+            let Some(request) = self.requests.get(slot as usize) else { continue };
+            if let (true, HostMemory::Keyed { address, rkey, .. }, Some(data)) =
+                (request.send_data, request.host, request.data)
+            {
+                let sge =
+                    Sge { region: self.regions.pool, offset: data.offset, length: request.bytes };
+                self.batch.push(SendRequest {
+                    wr_id: WrId { kind: Kind::Write, connection: key, index: slot }.encode(),
+                    op: SendOp::Write { remote_address: address, rkey },
+                    sges: SgeList::one(sge),
+                    signaled: false,
+                });
+            }
+        }
+        let mut ready = core::mem::take(&mut connection.ready);
+        for slot in ready.drain(..) {
+            let Some(request) = self.requests.get_mut(slot as usize) else { continue };
+            let cid = request.command.command_id();
+            let completion = Completion::failure(cid, request.status)
+                .with_result(request.result)
+                .with_sq_head(connection.sq_head());
+            let offset = u64::from(slot) * u64::from(RESPONSE_BYTES);
+            if self.responses.write_at(offset, &completion.to_bytes()).is_err() {
+                self.stats.anomalies += 1;
+            }
+            self.stats.responses += 1;
+            self.stats.error_responses += u64::from(!request.status.is_success());
+            connection.count_out(cid, request.owns_cid);
+            request.advance(now, State::Sending, &mut self.stats);
+            let sge = Sge { region: self.regions.responses, offset, length: RESPONSE_BYTES };
+            self.batch.push(SendRequest {
+                wr_id: WrId { kind: Kind::Response, connection: key, index: slot }.encode(),
+                op: request.host.response_op(connection.agreement.may_invalidate),
+                sges: SgeList::one(sge),
+                signaled: true,
+            });
+        }
+        connection.ready = ready;
+        while connection.reads_in_flight < connection.read_depth
+            && let Some(slot) = connection.read_queue.pop_front()
+        {
+            let Some(request) = self.requests.get_mut(slot as usize) else { continue };
+            let (HostMemory::Keyed { address, rkey, .. }, Some(data)) =
+                (request.host, request.data)
+            else {
+                self.stats.anomalies += 1;
+                continue;
+            };
+            connection.reads_in_flight += 1;
+            request.advance(now, State::Fetching, &mut self.stats);
+            let sge = Sge { region: self.regions.pool, offset: data.offset, length: data.length };
+            self.batch.push(SendRequest {
+                wr_id: WrId { kind: Kind::Read, connection: key, index: slot }.encode(),
+                op: SendOp::Read { remote_address: address, rkey },
+                sges: SgeList::one(sge),
+                signaled: true,
+            });
+        }
+        if !self.batch.is_empty() && self.fabric.post_send(id, &self.batch).is_err() {
+            // Requests that were not posted are freed with the connection, like those that were.
+            self.stats.fabric_errors += 1;
+            self.close(now, key, "responses cannot be posted");
+        }
+    }
+
+    /// A work request ended.
+    pub(super) fn on_completion(&mut self, now: Timestamp, completion: &WorkCompletion) {
+        let Some(id) = WrId::decode(completion.wr_id) else {
+            self.stats.anomalies += 1;
+            return;
+        };
+        let key = id.connection;
+        let live = match self.connections.get(key as usize) {
+            Some(connection) if connection.id == completion.conn => connection.is_live(),
+            _ => {
+                self.stats.anomalies += 1;
+                return;
+            }
+        };
+        let success = completion.status == WcStatus::Success;
+        if !success {
+            if completion.status != WcStatus::Flushed {
+                self.stats.fabric_errors += 1;
+                tracing::debug!(status = ?completion.status, kind = ?id.kind, "work request failed");
+            }
+            // Frees what nobody holds; the request of this completion is looked at below.
+            self.close(now, key, "a work request failed");
+        }
+        match id.kind {
+            Kind::Receive => {
+                if success {
+                    let capsule = Capsule { receive: id.index, bytes: completion.byte_len };
+                    self.on_capsule(now, key, capsule);
+                }
+            }
+            // Unsignalled: only failures are told, and the response fails with it.
+            Kind::Write => {}
+            Kind::Read => self.on_fetched(now, key, id.index, success && live),
+            Kind::Response => self.on_sent(now, key, id.index, success && live),
+        }
+    }
+
+    fn on_fetched(&mut self, now: Timestamp, key: u32, slot: u32, good: bool) {
+        if !self.expect(slot, key, State::Fetching) {
+            return;
+        }
+        if let Some(connection) = self.connections.get_mut(key as usize) {
+            connection.reads_in_flight = connection.reads_in_flight.saturating_sub(1);
+            if good && !connection.read_queue.is_empty() {
+                self.list(key);
+            }
+        }
+        if good {
+            self.run(now, slot);
+        } else {
+            self.stats.orphaned += 1;
+            self.free(now, slot);
+        }
+    }
+
+    fn on_sent(&mut self, now: Timestamp, key: u32, slot: u32, good: bool) {
+        if !self.expect(slot, key, State::Sending) {
+            return;
+        }
+        let close = self.requests.get(slot as usize).is_some_and(|request| request.close_after);
+        self.free(now, slot);
+        if good && close {
+            self.close(now, key, "the host disconnected the queue");
+        } else if good {
+            self.unpark(now, key);
+        } else {
+            self.stats.orphaned += 1;
+        }
+    }
+
+    /// Whether a completion's slot is in the state that it should be in.
+    fn expect(&mut self, slot: u32, key: u32, state: State) -> bool {
+        let good = self
+            .requests
+            .get(slot as usize)
+            .is_some_and(|request| request.connection == key && request.state() == state);
+        self.stats.anomalies += u64::from(!good);
+        good
+    }
+}

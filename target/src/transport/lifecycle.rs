@@ -1,0 +1,314 @@
+//! Connections come and go: accept and reject, the end, and the order in which memory is given
+//! back at the end.
+//!
+//! A connection is destroyed when the fabric has nothing more to say about it (or did not in time)
+//! *and* the storage has completed every operation on its buffers. Until then its requests keep
+//! their slots and buffers, so that neither side ever touches memory that went to somebody else.
+//! Called by the reactor's turn.
+
+use core::net::SocketAddr;
+
+use lariat_fabric::verbs::{CmEvent, ConnId, ConnectParams, PrivateData, QpConfig};
+use lariat_fabric::{Fabric, Timestamp};
+use lariat_wire::nvme::QueueSize;
+use lariat_wire::rdma_cm::{ConnectAccept, ConnectReject, RejectStatus};
+
+use super::connection::{Agreement, Connection, Phase, Receives, Role};
+use super::reactor::{Reactor, key_of};
+use super::request::State;
+use super::wr_id::MAX_CONNECTIONS;
+use crate::storage::Storage;
+
+/// Transport retries that we ask for, the most there are: how long a peer may be silent is a
+/// matter of its timeout, and of keep-alive.
+const RETRIES: u8 = 7;
+
+impl<F: Fabric, S: Storage> Reactor<F, S> {
+    pub(super) fn on_event(&mut self, now: Timestamp, event: &CmEvent) {
+        match *event {
+            CmEvent::ConnectRequest {
+                conn,
+                peer,
+                responder_resources,
+                initiator_depth,
+                private_data,
+                ..
+            } => {
+                let offered = (responder_resources, initiator_depth);
+                match self.accept(now, conn, offered, private_data.as_bytes()) {
+                    Ok(agreement) => {
+                        self.stats.accepted += 1;
+                        tracing::debug!(%peer, qid = %agreement.qid, entries = agreement.entries, "accepted");
+                    }
+                    Err(status) => self.refuse(now, conn, peer, status),
+                }
+            }
+            CmEvent::Established { conn, initiator_depth, .. } => {
+                let Some(&key) = self.by_id.get(&conn) else { return };
+                if let Some(connection) = self.connections.get_mut(key as usize) {
+                    connection.read_depth = connection.read_depth.min(initiator_depth);
+                    if initiator_depth == 0 {
+                        self.violation(now, key, "the peer allows no RDMA READ");
+                    }
+                }
+            }
+            CmEvent::ConnectFailed { conn, failure } => {
+                tracing::debug!(?failure, "a connection was not established");
+                self.over(now, conn, "it was not established");
+            }
+            CmEvent::Disconnected { conn, reason } => {
+                tracing::debug!(?reason, "disconnected");
+                self.over(now, conn, "the fabric disconnected it");
+            }
+            // We never connect actively.
+            CmEvent::Resolved { .. } => self.stats.anomalies += 1,
+        }
+    }
+
+    fn accept(
+        &mut self,
+        now: Timestamp,
+        id: ConnId,
+        offered: (u8, u8),
+        private_data: &[u8],
+    ) -> Result<Agreement, RejectStatus> {
+        let most = self.config.max_connections.min(MAX_CONNECTIONS) as usize;
+        if self.drain_deadline.is_some() || self.connections.len() >= most {
+            return Err(RejectStatus::NO_RESOURCES);
+        }
+        let none = RejectStatus::NO_RESOURCES;
+        let device = self.fabric.limits(id).map_err(|_| none)?;
+        if device.read_sink_needs_remote_write && !self.config.read_sinks_remotely_writable {
+            tracing::warn!("the device needs remotely writable buffers; this is not configured");
+            return Err(none);
+        }
+        let limits = &self.config.limits;
+        let agreement =
+            Agreement::new(private_data, offered, limits, &device, self.config.read_depth)?;
+        if self.slots_promised + agreement.slots > self.config.max_requests {
+            tracing::warn!(limit = self.config.max_requests, "no request slots are left");
+            return Err(none);
+        }
+        let config = QpConfig {
+            domain: self.regions.domain,
+            max_send: agreement.max_send(),
+            max_recv: agreement.receives,
+        };
+        let Some(piece) = self.arena.take(Receives::bytes_needed(&agreement)) else {
+            tracing::warn!(free = self.arena.free_bytes(), "no receive buffers are left");
+            return Err(none);
+        };
+        let receives = Receives::new(piece, self.regions.receive, agreement.in_capsule_bytes);
+        let deadline = now + self.config.connect_timeout;
+        let mut connection = Connection::new(id, agreement, receives, deadline);
+        connection.agreement.may_invalidate &= self.config.remote_invalidate;
+        let key = key_of(self.connections.vacant_key());
+        match self.bring_up(now, &mut connection, key, &config) {
+            Ok(()) => {
+                self.slots_promised += agreement.slots;
+                self.by_id.insert(id, key);
+                self.connections.insert(connection);
+                Ok(agreement)
+            }
+            Err(error) => {
+                tracing::warn!(error = &*error, "a connection cannot be accepted");
+                self.arena.release(connection.receives.into_piece());
+                Err(none)
+            }
+        }
+    }
+
+    fn bring_up(
+        &mut self,
+        now: Timestamp,
+        connection: &mut Connection,
+        key: u32,
+        config: &QpConfig,
+    ) -> Result<(), Box<dyn core::error::Error>> {
+        let agreement = connection.agreement;
+        self.fabric.create_qp(connection.id, config)?;
+        for index in 0..agreement.receives {
+            connection.recycle(key, index);
+        }
+        self.fabric.post_recv(connection.id, &connection.to_receive)?;
+        connection.to_receive.clear();
+        let size = QueueSize::from_entries(agreement.entries).unwrap_or(QueueSize::MIN_LEGAL);
+        let private_data = ConnectAccept::new(size).to_bytes();
+        let params = ConnectParams {
+            responder_resources: agreement.responder_resources,
+            initiator_depth: agreement.initiator_depth,
+            retry_count: RETRIES,
+            rnr_retry_count: RETRIES,
+            private_data: PrivateData::new(&private_data).unwrap_or(PrivateData::EMPTY),
+        };
+        self.fabric.accept(now, connection.id, &params)?;
+        Ok(())
+    }
+
+    fn refuse(&mut self, now: Timestamp, id: ConnId, peer: SocketAddr, status: RejectStatus) {
+        self.stats.rejected += 1;
+        tracing::info!(%peer, %status, "connection refused");
+        if let Err(error) = self.fabric.reject(now, id, &ConnectReject { status }.to_bytes()) {
+            tracing::debug!(%error, "the refusal was not sent");
+        }
+        // Nothing may be left of a half-made connection; a handle that is gone is ignored.
+        self.fabric.destroy(now, id);
+    }
+
+    /// The peer broke the transport's rules.
+    pub(super) fn violation(&mut self, now: Timestamp, key: u32, what: &'static str) {
+        self.stats.violations += 1;
+        self.close(now, key, what);
+    }
+
+    /// Starts the end of a connection.
+    pub(super) fn close(&mut self, now: Timestamp, key: u32, why: &'static str) {
+        let Some(connection) = self.connections.get_mut(key as usize) else { return };
+        if !connection.is_live() {
+            return;
+        }
+        tracing::debug!(qid = %connection.agreement.qid, why, "closing a connection");
+        let phase = match self.fabric.disconnect(now, connection.id) {
+            Ok(()) => Phase::Closing { deadline: now + self.config.close_timeout },
+            Err(_) => Phase::Closed,
+        };
+        self.abandon(now, key, phase);
+    }
+
+    /// The fabric says that a connection is no more.
+    fn over(&mut self, now: Timestamp, id: ConnId, why: &'static str) {
+        let Some(&key) = self.by_id.get(&id) else { return };
+        let Some(connection) = self.connections.get_mut(key as usize) else { return };
+        if connection.is_live() {
+            tracing::debug!(qid = %connection.agreement.qid, why, "a connection ended");
+            self.abandon(now, key, Phase::Closed);
+        } else {
+            connection.phase = Phase::Closed;
+        }
+    }
+
+    /// Gives back all that neither the fabric nor the storage holds.
+    fn abandon(&mut self, now: Timestamp, key: u32, phase: Phase) {
+        let Some(connection) = self.connections.get_mut(key as usize) else { return };
+        connection.phase = phase;
+        self.closing += 1;
+        // The end of an admin queue is the end of its controller. An I/O queue keeps its identifier
+        // until its last operation has left the storage, so that a successor cannot overtake it.
+        if matches!(connection.role, Role::Admin(_)) {
+            connection.role = Role::Gone;
+        }
+        connection.parked.clear();
+        connection.ready.clear();
+        connection.read_queue.clear();
+        connection.to_receive.clear();
+        let requests = &self.requests;
+        let others = |slot: u32| {
+            requests.get(slot as usize).is_some_and(|request| request.connection != key)
+        };
+        self.pool.retain_waiters(others);
+        self.storage_queue.retain(|&slot| others(slot));
+        // From the end, because a freed slot's place is taken by the last one.
+        let mut at = connection.requests.len();
+        while at > 0 {
+            at -= 1;
+            let slot = self.connections.get(key as usize).and_then(|c| c.requests.get(at)).copied();
+            let Some(slot) = slot else { continue };
+            let Some(request) = self.requests.get_mut(slot as usize) else { continue };
+            match request.state() {
+                State::InStorage => {
+                    self.stats.orphaned += 1;
+                    request.advance(now, State::Orphaned, &mut self.stats);
+                }
+                State::Fetching | State::Sending | State::Orphaned => {}
+                _ => {
+                    self.stats.orphaned += 1;
+                    self.free(now, slot);
+                }
+            }
+        }
+    }
+
+    /// Destroys the connections that nobody holds any more.
+    pub(super) fn reap(&mut self, now: Timestamp) {
+        if self.closing == 0 {
+            return;
+        }
+        for at in 0..self.connections.capacity() {
+            let Some(connection) = self.connections.get(at) else { continue };
+            let over = match connection.phase {
+                Phase::Live => false,
+                Phase::Closing { deadline } => now >= deadline,
+                Phase::Closed => true,
+            };
+            if over && connection.in_storage == 0 {
+                self.destroy(now, key_of(at));
+            }
+        }
+    }
+
+    fn destroy(&mut self, now: Timestamp, key: u32) {
+        let Some(id) = self.connections.get(key as usize).map(|connection| connection.id) else {
+            return;
+        };
+        // After this the fabric touches nothing of it.
+        self.fabric.destroy(now, id);
+        while let Some(slot) =
+            self.connections.get(key as usize).and_then(|c| c.requests.last()).copied()
+        {
+            self.stats.orphaned += 1;
+            self.free(now, slot);
+        }
+        let connection = self.connections.remove(key as usize);
+        self.by_id.remove(&id);
+        self.slots_promised -= connection.agreement.slots;
+        self.arena.release(connection.receives.into_piece());
+        self.closing -= 1;
+        self.stats.closed += 1;
+    }
+
+    /// Ends a request: its slot, buffer and receive are free again.
+    pub(super) fn free(&mut self, now: Timestamp, slot: u32) {
+        let Some(mut request) = self.requests.try_remove(slot as usize) else {
+            self.stats.anomalies += 1;
+            return;
+        };
+        request.advance(now, State::Done, &mut self.stats);
+        if let Some(buffer) = request.buffer.take() {
+            self.pool.release(buffer);
+        }
+        if request.ranges.capacity() > 0 {
+            self.spare_ranges.push(core::mem::take(&mut request.ranges));
+        }
+        let Some(connection) = self.connections.get_mut(request.connection as usize) else {
+            self.stats.anomalies += 1;
+            return;
+        };
+        let position = request.position as usize;
+        if connection.requests.get(position) == Some(&slot) {
+            connection.requests.swap_remove(position);
+            if let Some(&moved) = connection.requests.get(position)
+                && let Some(moved) = self.requests.get_mut(moved as usize)
+            {
+                moved.position = request.position;
+            }
+        } else {
+            self.stats.anomalies += 1;
+        }
+        if let Some(receive) = request.receive
+            && connection.is_live()
+        {
+            connection.recycle(request.connection, receive);
+            self.list(request.connection);
+        }
+    }
+
+    /// Notes that a connection has something to post.
+    pub(super) fn list(&mut self, key: u32) {
+        if let Some(connection) = self.connections.get_mut(key as usize)
+            && !connection.listed
+        {
+            connection.listed = true;
+            self.listed.push(key);
+        }
+    }
+}

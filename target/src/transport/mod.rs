@@ -1,0 +1,30 @@
+//! NVMe over RDMA as the target speaks it: connections, requests, buffers, and the reactor that
+//! drives them. Generic over the fabric and the storage; calls `nvme` for what a command means.
+//! The daemon (and simulations) call [`Reactor`].
+//!
+//! The way of a command, a file for each step:
+//!
+//! ```text
+//! command.rs    capsule -> request -> admission -> SGL -> buffer
+//! exchange.rs   RDMA READ of the host's data; RDMA WRITE and response, in batches
+//! execute.rs    storage operations, admin commands, Connect
+//! lifecycle.rs  connections come and go
+//! reactor.rs    one turn of the loop, timers, sleep
+//! ```
+
+mod arena;
+mod buffer;
+mod command;
+mod connection;
+mod exchange;
+mod execute;
+mod lifecycle;
+mod reactor;
+mod request;
+mod sgl;
+mod stats;
+mod wr_id;
+
+pub use reactor::{Reactor, ReactorConfig, ReactorError, Resources};
+pub use request::State;
+pub use stats::{BUCKETS, Latency, Stage, Statistics};

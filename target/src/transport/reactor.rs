@@ -1,0 +1,450 @@
+//! The reactor: one thread's fabric, storage, buffers and connections, and one turn of its loop.
+//!
+//! Run to completion: a turn takes what the fabric has, starts and reaps storage operations, and
+//! posts all that became ready in one batch per connection, with one doorbell. Nothing is shared
+//! with other reactors but the registry (at connects) and the atomics of a controller.
+//!
+//! The owner calls [`Reactor::poll`] while there is work, and [`Reactor::arm`] before it sleeps.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+
+use lariat_fabric::verbs::{
+    Access, CmEvent, ConnId, DomainId, ListenerId, RegionId, SendRequest, WorkCompletion,
+};
+use lariat_fabric::{Armed, Fabric, ListenError, Memory, RegisterError, Timestamp};
+use slab::Slab;
+
+use super::arena::Arena;
+use super::buffer::{BufferPool, PoolConfig};
+use super::connection::{Connection, Phase, Role};
+use super::request::{Request, State};
+use super::stats::Statistics;
+use super::wr_id::MAX_CONNECTIONS;
+use crate::nvme::{AdminEvent, Limits, Registry};
+use crate::storage::{BlockCompletion, BlockRange, Storage};
+
+/// Bytes of a response in the response memory.
+pub(super) const RESPONSE_BYTES: u32 = 16;
+/// Index of the pool's memory in [`Storage::use_buffers`].
+pub(super) const POOL_MEMORY: u16 = 0;
+/// Index of the receive buffers' memory.
+pub(super) const RECEIVE_MEMORY: u16 = 1;
+
+/// Sizes and times of a reactor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReactorConfig {
+    /// What the target grants; the same as in the registry's map.
+    pub limits: Limits,
+    /// Bytes of buffers for reads and writes.
+    pub data_bytes: u32,
+    /// Bytes of buffers that connect and admin commands have for themselves.
+    pub reserve_bytes: u32,
+    /// Bytes of receive buffers, for all connections together. A queue takes
+    /// (entries + 8) x (64, or with in-capsule data 4,096 + that, in whole pages).
+    pub receive_bytes: usize,
+    /// Connections at most.
+    pub max_connections: u32,
+    /// Requests at most, for all connections together. A queue takes up to its entries, and half
+    /// as many again or more for responses that are not acknowledged yet.
+    pub max_requests: u32,
+    /// RDMA READs in flight per connection at most, whatever the peer offers.
+    pub read_depth: u8,
+    /// Use SEND with Invalidate where the host asks for it and the device can.
+    pub remote_invalidate: bool,
+    /// The device writes the sinks of RDMA READs as a peer would (iWARP).
+    pub read_sinks_remotely_writable: bool,
+    /// How long a connection may stand without a successful Fabrics Connect.
+    pub connect_timeout: Duration,
+    /// How long a disconnect may take before the connection is destroyed.
+    pub close_timeout: Duration,
+    /// How long [`Reactor::shutdown`] lets commands in flight take.
+    pub drain_timeout: Duration,
+    /// How often timers and the state of controllers are looked at while the reactor is busy.
+    pub sweep_interval: Duration,
+    /// Fabric completions taken in one turn, about.
+    pub poll_budget: usize,
+}
+
+impl Default for ReactorConfig {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            data_bytes: 64 << 20,
+            reserve_bytes: 1 << 20,
+            receive_bytes: 64 << 20,
+            max_connections: 1024,
+            max_requests: 32 << 10,
+            read_depth: 16,
+            remote_invalidate: true,
+            read_sinks_remotely_writable: false,
+            connect_timeout: Duration::from_secs(10),
+            close_timeout: Duration::from_secs(5),
+            drain_timeout: Duration::from_secs(10),
+            sweep_interval: Duration::from_millis(1),
+            poll_budget: 256,
+        }
+    }
+}
+
+/// Why a reactor could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ReactorError {
+    /// No memory for buffers.
+    #[error("cannot allocate {what}")]
+    Memory {
+        /// Which buffers.
+        what: &'static str,
+        /// The operating system's word.
+        #[source]
+        source: io::Error,
+    },
+    /// The fabric does not take the buffers.
+    #[error("cannot register buffers with the fabric")]
+    Register(#[from] RegisterError),
+}
+
+/// The fabric's names for the reactor's memories.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Regions {
+    pub(super) domain: DomainId,
+    pub(super) pool: RegionId,
+    pub(super) receive: RegionId,
+    pub(super) responses: RegionId,
+}
+
+/// One thread's share of the target.
+pub struct Reactor<F: Fabric, S: Storage> {
+    pub(super) fabric: F,
+    pub(super) storage: S,
+    pub(super) registry: Arc<Registry>,
+    pub(super) config: ReactorConfig,
+    pub(super) pool: BufferPool,
+    pub(super) arena: Arena,
+    pub(super) responses: Arc<Memory>,
+    pub(super) regions: Regions,
+    pub(super) requests: Slab<Request>,
+    pub(super) connections: Slab<Connection>,
+    pub(super) by_id: BTreeMap<ConnId, u32>,
+    pub(super) listeners: Vec<ListenerId>,
+    /// Requests that the storage had no room for, in order.
+    pub(super) storage_queue: VecDeque<u32>,
+    /// Connections with something to post.
+    pub(super) listed: Vec<u32>,
+    /// Connections that are not live any more.
+    pub(super) closing: usize,
+    /// Slots promised to connections.
+    pub(super) slots_promised: u32,
+    /// Operations were submitted since the storage was polled last.
+    pub(super) unsubmitted: bool,
+    pub(super) sweep_due: bool,
+    next_sweep: Timestamp,
+    /// Shutting down; what is in flight may take until then.
+    pub(super) drain_deadline: Option<Timestamp>,
+    /// Where admin and Connect data is worked on.
+    pub(super) scratch: Vec<u8>,
+    /// Range lists for Deallocate, reused.
+    pub(super) spare_ranges: Vec<Vec<BlockRange>>,
+    pub(super) batch: Vec<SendRequest>,
+    completions: Vec<WorkCompletion>,
+    events: Vec<CmEvent>,
+    done: Vec<BlockCompletion>,
+    admin_events: Vec<AdminEvent>,
+    to_close: Vec<(u32, &'static str)>,
+    pub(super) stats: Statistics,
+}
+
+impl<F: Fabric, S: Storage> Reactor<F, S> {
+    /// Allocates the buffers and gives them to the fabric and the storage.
+    ///
+    /// # Errors
+    /// No memory, or the fabric's registration limits.
+    pub fn new(
+        mut fabric: F,
+        mut storage: S,
+        registry: Arc<Registry>,
+        config: ReactorConfig,
+    ) -> Result<Self, ReactorError> {
+        let memory = |what| move |source| ReactorError::Memory { what, source };
+        let pool = BufferPool::new(&PoolConfig {
+            data_bytes: config.data_bytes,
+            reserve_bytes: config.reserve_bytes,
+            max_buffer_bytes: config.limits.mdts_bytes,
+        })
+        .map_err(memory("data buffers"))?;
+        let arena = Arena::new(config.receive_bytes).map_err(memory("receive buffers"))?;
+        let response_bytes = config.max_requests.max(1) as usize * RESPONSE_BYTES as usize;
+        let responses = Memory::allocate(response_bytes).map_err(memory("response buffers"))?;
+        let domain = fabric.open_domain()?;
+        let pool_access =
+            Access { remote_write: config.read_sinks_remotely_writable, ..Access::LOCAL };
+        let regions = Regions {
+            domain,
+            pool: fabric.register(domain, Arc::clone(pool.memory()), pool_access)?,
+            receive: fabric.register(domain, Arc::clone(arena.memory()), Access::LOCAL)?,
+            responses: fabric.register(domain, Arc::clone(&responses), Access::LOCAL_READ)?,
+        };
+        // In the order of POOL_MEMORY and RECEIVE_MEMORY.
+        storage.use_buffers(&[Arc::clone(pool.memory()), Arc::clone(arena.memory())]);
+        let scratch = vec![0; pool.max_buffer_bytes() as usize];
+        Ok(Self {
+            fabric,
+            storage,
+            registry,
+            config,
+            pool,
+            arena,
+            responses,
+            regions,
+            requests: Slab::new(),
+            connections: Slab::new(),
+            by_id: BTreeMap::new(),
+            listeners: Vec::new(),
+            storage_queue: VecDeque::new(),
+            listed: Vec::new(),
+            closing: 0,
+            slots_promised: 0,
+            unsubmitted: false,
+            sweep_due: false,
+            next_sweep: Timestamp::ZERO,
+            drain_deadline: None,
+            scratch,
+            spare_ranges: Vec::new(),
+            batch: Vec::new(),
+            completions: Vec::new(),
+            events: Vec::new(),
+            done: Vec::new(),
+            admin_events: Vec::new(),
+            to_close: Vec::new(),
+            stats: Statistics::default(),
+        })
+    }
+
+    /// Accepts connections on an address (an rdma_cm port).
+    ///
+    /// # Errors
+    /// The fabric's word.
+    pub fn listen(&mut self, address: SocketAddr) -> Result<(), ListenError> {
+        let listener = self.fabric.listen(address)?;
+        self.listeners.push(listener);
+        Ok(())
+    }
+
+    /// One turn of the loop. Returns whether there was something to do; if so, call it again soon.
+    pub fn poll(&mut self, now: Timestamp) -> bool {
+        let mut completions = core::mem::take(&mut self.completions);
+        let mut events = core::mem::take(&mut self.events);
+        self.fabric.poll(now, self.config.poll_budget, &mut completions, &mut events);
+        let mut worked = !completions.is_empty() || !events.is_empty();
+        for completion in completions.drain(..) {
+            self.on_completion(now, &completion);
+        }
+        for event in events.drain(..) {
+            self.on_event(now, &event);
+        }
+        self.completions = completions;
+        self.events = events;
+
+        self.grant_buffers(now);
+        self.unsubmitted = false;
+        let mut done = core::mem::take(&mut self.done);
+        self.storage.poll(now, &mut done);
+        worked |= !done.is_empty();
+        for completion in done.drain(..) {
+            self.on_storage(now, &completion);
+        }
+        self.done = done;
+        self.resubmit(now);
+
+        if self.sweep_due || now >= self.next_sweep || self.drain_deadline.is_some() {
+            self.sweep(now);
+        }
+        self.post_batches(now);
+        self.fabric.flush(now);
+        self.reap(now);
+        worked || self.unsubmitted
+    }
+
+    /// Before sleeping: looks at timers and at what other threads changed, and says how long to
+    /// sleep at most. To be called after the wake-up flag of the registry's waker was cleared.
+    ///
+    /// Sleep until the fabric's `wait_fds`, the storage's own or the waker say otherwise.
+    pub fn arm(&mut self, now: Timestamp) -> Armed {
+        self.sweep(now);
+        self.reap(now);
+        if !self.listed.is_empty() || self.unsubmitted {
+            return Armed::Ready;
+        }
+        let mut deadline = self.drain_deadline.unwrap_or(Timestamp::NEVER);
+        for (_, connection) in &self.connections {
+            deadline = deadline.min(match connection.phase {
+                // Without the storage's completions there is nothing to do for it.
+                Phase::Closing { .. } | Phase::Closed if connection.in_storage > 0 => {
+                    Timestamp::NEVER
+                }
+                Phase::Closing { deadline } => deadline,
+                Phase::Closed => now,
+                Phase::Live => match &connection.role {
+                    Role::Fresh | Role::Connecting => connection.connect_deadline,
+                    Role::Admin(controller) => controller.next_timeout(),
+                    Role::Io(_) | Role::Gone => Timestamp::NEVER,
+                },
+            });
+        }
+        match self.fabric.arm(now) {
+            Armed::Until(fabric_deadline) if deadline > now => {
+                Armed::Until(fabric_deadline.min(deadline))
+            }
+            _ => Armed::Ready,
+        }
+    }
+
+    /// Timers, controllers that ended elsewhere, events of controllers that live here.
+    fn sweep(&mut self, now: Timestamp) {
+        self.sweep_due = false;
+        self.next_sweep = now + self.config.sweep_interval;
+        let mut to_close = core::mem::take(&mut self.to_close);
+        let mut events = core::mem::take(&mut self.admin_events);
+        for at in 0..self.connections.capacity() {
+            let Some(connection) = self.connections.get_mut(at) else { continue };
+            if !connection.is_live() {
+                continue;
+            }
+            let key = key_of(at);
+            match &mut connection.role {
+                Role::Fresh | Role::Connecting => {
+                    if now >= connection.connect_deadline {
+                        self.stats.connect_timeouts += 1;
+                        to_close.push((key, "no Fabrics Connect in time"));
+                    }
+                }
+                Role::Io(attachment) => {
+                    if !attachment.is_live() {
+                        to_close.push((key, "its controller is gone or was reset"));
+                    }
+                }
+                Role::Admin(controller) => {
+                    controller.poll(now, &mut events);
+                    for event in events.drain(..) {
+                        match event {
+                            AdminEvent::CompleteHeld { cid, result, status } => {
+                                self.complete_held(now, key, cid, result, status);
+                            }
+                            AdminEvent::Fatal(reason) => {
+                                tracing::info!(?reason, "controller ends");
+                                to_close.push((key, "its controller ended"));
+                            }
+                        }
+                    }
+                }
+                Role::Gone => to_close.push((key, "its controller is gone")),
+            }
+        }
+        if let Some(deadline) = self.drain_deadline {
+            for (at, connection) in &self.connections {
+                let idle = |&slot: &u32| {
+                    self.requests
+                        .get(slot as usize)
+                        .is_none_or(|request| request.state() == State::Held)
+                };
+                let drained = connection.requests.iter().all(idle);
+                if connection.is_live() && (drained || now >= deadline) {
+                    to_close.push((key_of(at), "the target stops"));
+                }
+            }
+        }
+        for (key, why) in to_close.drain(..) {
+            self.close(now, key, why);
+        }
+        self.admin_events = events;
+        self.to_close = to_close;
+    }
+
+    /// Stops accepting, lets commands in flight finish (not longer than the configured time), and
+    /// disconnects. Go on polling until [`Reactor::is_drained`].
+    pub fn shutdown(&mut self, now: Timestamp) {
+        if self.drain_deadline.is_some() {
+            return;
+        }
+        self.registry.close();
+        for listener in self.listeners.drain(..) {
+            self.fabric.close_listener(listener);
+        }
+        self.drain_deadline = Some(now + self.config.drain_timeout);
+    }
+
+    /// Whether, after [`Reactor::shutdown`], nothing is left.
+    pub fn is_drained(&self) -> bool {
+        self.drain_deadline.is_some() && self.connections.is_empty()
+    }
+
+    /// The fabric.
+    pub fn fabric(&self) -> &F {
+        &self.fabric
+    }
+
+    /// The fabric, for what a simulation does to it.
+    pub fn fabric_mut(&mut self) -> &mut F {
+        &mut self.fabric
+    }
+
+    /// The storage.
+    pub fn storage(&self) -> &S {
+        &self.storage
+    }
+
+    /// The storage, for its owner's own needs (its place to sleep, control).
+    pub fn storage_mut(&mut self) -> &mut S {
+        &mut self.storage
+    }
+
+    /// What was counted.
+    pub fn statistics(&self) -> &Statistics {
+        &self.stats
+    }
+
+    /// Connections that stand or are being ended.
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Requests that own a slot, and bytes of the buffer pool and of receive buffers that are not
+    /// lent. When all connections are gone this is as at the start.
+    pub fn resources(&self) -> Resources {
+        Resources {
+            requests: self.requests.len(),
+            buffer_bytes: self.pool.total_bytes(),
+            buffer_bytes_free: self.pool.free_bytes(),
+            receive_bytes_free: self.arena.free_bytes(),
+            waiting_for_buffers: self.pool.waiting(),
+            waiting_for_storage: self.storage_queue.len(),
+        }
+    }
+}
+
+/// What a reactor has lent out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resources {
+    /// Slots in use.
+    pub requests: usize,
+    /// Size of the buffer pool in bytes.
+    pub buffer_bytes: u64,
+    /// Bytes free in the buffer pool.
+    pub buffer_bytes_free: u64,
+    /// Bytes free for receive buffers.
+    pub receive_bytes_free: u64,
+    /// Requests without a buffer.
+    pub waiting_for_buffers: usize,
+    /// Requests that the storage has no room for.
+    pub waiting_for_storage: usize,
+}
+
+/// A slab index as the 32 bits that it is stored in; both slabs are bounded far below.
+pub(super) fn key_of(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
+}
+
+const _: () = assert!(MAX_CONNECTIONS > 1 << 20);
