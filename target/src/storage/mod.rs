@@ -5,10 +5,32 @@
 //! `null` backends beside it) serves the daemon; the simulation brings a disk of its own with
 //! power cuts. Nothing here knows NVMe but [`StorageError`], whose table to NVMe status lies with
 //! the controller.
+//!
+//! ```text
+//! set (opened once, shared)  -> open (files: lock, size, O_DIRECT), memory (RAM disk)
+//! uring (one per reactor)    -> ring (the io_uring; the unsafe code), waker (an eventfd)
+//! ```
+
+mod memory;
+mod open;
+mod ring;
+mod set;
+mod sys;
+mod uring;
+mod waker;
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
 use lariat_fabric::{Memory, Timestamp};
+
+pub use open::OpenError;
+pub use ring::RingCounters;
+pub use set::{BackendConfig, BackendKind, StorageSet};
+pub use uring::{UringConfig, UringStorage, Woken};
+pub use waker::EventWaker;
 
 /// A backend of this storage: index into what it was configured with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,0 +1,357 @@
+//! Opens what a `file` backend stands on: a regular file or a block device, locked against other
+//! targets, with direct I/O where it is to be had. Called by `set`, once per backend.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use nix::fcntl::{FallocateFlags, Flock, FlockArg, OFlag, fallocate};
+
+use super::{Geometry, sys};
+
+/// Why a backend could not be opened: what is wrong, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// There is no such file, and none is to be made.
+    #[error(
+        "{path} does not exist; make it (truncate -s SIZE {path}), or let the target do so with \
+         create = true and a size"
+    )]
+    NotFound {
+        /// As configured.
+        path: PathBuf,
+    },
+    /// `create` without a size.
+    #[error("{path} is to be created, but its size is not given; add size = \"10GiB\", say")]
+    NoSize {
+        /// As configured.
+        path: PathBuf,
+    },
+    /// A directory, a socket, ...
+    #[error("{path} is neither a regular file nor a block device")]
+    NotAFile {
+        /// As configured.
+        path: PathBuf,
+    },
+    /// The size is not the configured one.
+    #[error(
+        "{path} has {actual_bytes} bytes, the configuration says {wanted_bytes}; drop `size` (it is \
+         needed with create = true only) or give the true one"
+    )]
+    Size {
+        /// As configured.
+        path: PathBuf,
+        /// What it has.
+        actual_bytes: u64,
+        /// What was asked for.
+        wanted_bytes: u64,
+    },
+    /// No blocks, or not a whole number of them.
+    #[error(
+        "{path} has {size_bytes} bytes, which is not a whole number (at least one) of blocks of \
+         {block_bytes}; resize it (truncate -s), or choose another block_size"
+    )]
+    NotWhole {
+        /// As configured.
+        path: PathBuf,
+        /// What it has.
+        size_bytes: u64,
+        /// As configured.
+        block_bytes: u32,
+    },
+    /// The device has larger blocks.
+    #[error(
+        "{path} cannot be read or written in blocks of {block_bytes} bytes: direct I/O there needs \
+         multiples of {needed_bytes}; write block_size = {needed_bytes}"
+    )]
+    Alignment {
+        /// As configured.
+        path: PathBuf,
+        /// As configured.
+        block_bytes: u32,
+        /// What is needed.
+        needed_bytes: u32,
+    },
+    /// Neither 512 nor 4096.
+    #[error("a block size of {0} bytes; 512 and 4096 are possible")]
+    BlockSize(u32),
+    /// A memory or null backend of no, or no whole number of, blocks, or too large to address.
+    #[error(
+        "a size of {size_bytes} bytes is not a whole number (at least one) of blocks of {block_bytes}"
+    )]
+    MemorySize {
+        /// As configured.
+        size_bytes: u64,
+        /// As configured.
+        block_bytes: u32,
+    },
+    /// Somebody else serves it.
+    #[error("{path} is in use by {holder}; stop that, or give this namespace another file")]
+    InUse {
+        /// As configured.
+        path: PathBuf,
+        /// Who, as far as can be told.
+        holder: String,
+    },
+    /// The operating system's word.
+    #[error("cannot {action} {path}: {source}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// As configured.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// Memory could not be had.
+    #[error("cannot allocate {size_bytes} bytes for a memory backend: {source}")]
+    Memory {
+        /// As configured.
+        size_bytes: u64,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// An open file or block device.
+#[derive(Debug)]
+pub(super) struct OpenFile {
+    pub(super) file: Arc<File>,
+    /// Holds the lock; a second descriptor of the same open file.
+    _lock: Flock<File>,
+    pub(super) geometry: Geometry,
+    /// Whether I/O bypasses the page cache.
+    pub(super) direct: bool,
+    /// A buffered file that failed to sync: the kernel has dropped the pages it could not write
+    /// and says so once, so no later flush may succeed.
+    pub(super) lost_writes: AtomicBool,
+}
+
+/// What to open.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted<'a> {
+    pub(super) path: &'a Path,
+    pub(super) size_bytes: Option<u64>,
+    pub(super) create: bool,
+    pub(super) block_bytes: u32,
+    pub(super) read_only: bool,
+}
+
+pub(super) fn open_file(wanted: Wanted<'_>) -> Result<OpenFile, OpenError> {
+    let path = wanted.path;
+    let failed = |action| move |source| OpenError::Io { action, path: path.to_owned(), source };
+    if wanted.create {
+        create(wanted)?;
+    }
+    // Looked at before it is opened: opening a pipe would wait for its other end.
+    let about = match std::fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(OpenError::NotFound { path: path.to_owned() });
+        }
+        other => other.map_err(failed("look at"))?,
+    };
+    let block_device = about.file_type().is_block_device();
+    if !block_device && !about.is_file() {
+        return Err(OpenError::NotAFile { path: path.to_owned() });
+    }
+    let (mut file, direct) = open(wanted, block_device)?;
+    let lock = lock(wanted, &file)?;
+
+    // Also right for block devices, whose metadata has no size.
+    let size_bytes = file.seek(SeekFrom::End(0)).map_err(failed("measure"))?;
+    if let Some(wanted_bytes) = wanted.size_bytes
+        && wanted_bytes != size_bytes
+    {
+        let path = path.to_owned();
+        return Err(OpenError::Size { path, actual_bytes: size_bytes, wanted_bytes });
+    }
+    let block_bytes = wanted.block_bytes;
+    if size_bytes == 0 || !size_bytes.is_multiple_of(u64::from(block_bytes)) {
+        return Err(OpenError::NotWhole { path: path.to_owned(), size_bytes, block_bytes });
+    }
+    if direct {
+        check_alignment(wanted, &mut file, size_bytes).map_err(|error| match error {
+            Misfit::Io(source) => failed("read")(source),
+            Misfit::Needs(needed_bytes) => {
+                OpenError::Alignment { path: path.to_owned(), block_bytes, needed_bytes }
+            }
+        })?;
+    }
+    let geometry = Geometry {
+        block_bytes,
+        capacity_blocks: size_bytes / u64::from(block_bytes),
+        volatile_write_cache: true,
+        deallocate: !wanted.read_only && can_deallocate(&file, block_device, size_bytes),
+        read_only: wanted.read_only,
+    };
+    let lost_writes = AtomicBool::new(false);
+    Ok(OpenFile { file: Arc::new(file), _lock: lock, geometry, direct, lost_writes })
+}
+
+/// Makes the file unless there is something of that name.
+fn create(wanted: Wanted<'_>) -> Result<(), OpenError> {
+    let path = wanted.path;
+    let failed = |source| OpenError::Io { action: "create", path: path.to_owned(), source };
+    if path.exists() {
+        return Ok(());
+    }
+    let size = wanted.size_bytes.ok_or_else(|| OpenError::NoSize { path: path.to_owned() })?;
+    let file = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        other => other.map_err(failed)?,
+    };
+    file.set_len(size).map_err(|error| {
+        // An empty file would only mislead the next start.
+        let _ = std::fs::remove_file(path);
+        failed(error)
+    })
+}
+
+/// Opens it, for direct I/O if the file system can.
+fn open(wanted: Wanted<'_>, block_device: bool) -> Result<(File, bool), OpenError> {
+    let path = wanted.path;
+    let mut common = OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
+    if block_device && !wanted.read_only {
+        // Claims the device: fails while it is mounted or part of something.
+        common |= OFlag::O_EXCL;
+    }
+    let attempt = |extra: OFlag| {
+        OpenOptions::new()
+            .read(true)
+            .write(!wanted.read_only)
+            .custom_flags((common | extra).bits())
+            .open(path)
+    };
+    let failed = |source: io::Error| {
+        if block_device && source.raw_os_error() == Some(libc::EBUSY) {
+            let holder = "a mounted file system or another user of the device (see lsblk)";
+            return OpenError::InUse { path: path.to_owned(), holder: holder.to_owned() };
+        }
+        OpenError::Io { action: "open", path: path.to_owned(), source }
+    };
+    let buffered = || {
+        tracing::warn!(
+            path = %path.display(),
+            "the file system has no direct I/O here: going through the page cache, which costs \
+             memory and copies; put the file on another file system to avoid that"
+        );
+        attempt(OFlag::empty()).map_err(failed).map(|file| (file, false))
+    };
+    match attempt(OFlag::O_DIRECT) {
+        Ok(file) => match sys::direct_alignment(&file) {
+            Ok(Some(alignment)) if alignment.offset_bytes == 0 => {
+                // Closed first: a block device is claimed once.
+                drop(file);
+                buffered()
+            }
+            _ => Ok((file, true)),
+        },
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => buffered(),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Locks the file against other targets: exclusively, or among readers if read-only.
+fn lock(wanted: Wanted<'_>, file: &File) -> Result<Flock<File>, OpenError> {
+    let path = wanted.path;
+    let failed = |source| OpenError::Io { action: "lock", path: path.to_owned(), source };
+    let kind = if wanted.read_only {
+        FlockArg::LockSharedNonblock
+    } else {
+        FlockArg::LockExclusiveNonblock
+    };
+    let twin = file.try_clone().map_err(failed)?;
+    Flock::lock(twin, kind).map_err(|(twin, errno)| {
+        if errno == nix::errno::Errno::EWOULDBLOCK {
+            OpenError::InUse { path: path.to_owned(), holder: holder(&twin) }
+        } else {
+            failed(errno.into())
+        }
+    })
+}
+
+/// Who holds a lock on this file, from /proc/locks.
+fn holder(file: &File) -> String {
+    let unknown = || "another process".to_owned();
+    let (Ok(about), Ok(locks)) = (file.metadata(), std::fs::read_to_string("/proc/locks")) else {
+        return unknown();
+    };
+    let device = about.dev();
+    let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
+    let place = format!("{major:02x}:{minor:02x}:{}", about.ino());
+    let pid = locks.lines().find_map(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let at = fields.iter().position(|field| **field == place)?;
+        fields.get(at.checked_sub(1)?)?.parse::<u32>().ok()
+    });
+    match pid {
+        Some(pid) if pid == std::process::id() => {
+            "another namespace of this configuration".to_owned()
+        }
+        Some(pid) => match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
+            Ok(name) => format!("process {pid} ({})", name.trim()),
+            Err(_) => format!("process {pid}"),
+        },
+        None => unknown(),
+    }
+}
+
+enum Misfit {
+    Needs(u32),
+    Io(io::Error),
+}
+
+/// Whether single blocks can be read: by the kernel's word, and where it has none, by trying.
+fn check_alignment(wanted: Wanted<'_>, file: &mut File, size_bytes: u64) -> Result<(), Misfit> {
+    let block_bytes = wanted.block_bytes;
+    if let Ok(Some(alignment)) = sys::direct_alignment(file) {
+        let needed = alignment.offset_bytes;
+        let fits = needed <= block_bytes;
+        return if fits { Ok(()) } else { Err(Misfit::Needs(needed)) };
+    }
+    // The last block: its offset is a multiple of no more than the block size, mostly.
+    file.seek(SeekFrom::Start(size_bytes - u64::from(block_bytes))).map_err(Misfit::Io)?;
+    let mut room = vec![0; 8192];
+    let start = room.as_ptr().align_offset(4096);
+    let length = block_bytes as usize;
+    let block = room.get_mut(start..start + length).ok_or(Misfit::Needs(4096))?;
+    match file.read(block) {
+        Ok(_) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Err(Misfit::Needs(4096)),
+        Err(error) => Err(Misfit::Io(error)),
+    }
+}
+
+/// Whether blocks can be given back and read as zeroes then.
+fn can_deallocate(file: &File, block_device: bool, size_bytes: u64) -> bool {
+    if block_device {
+        return device_discards(file);
+    }
+    // A hole beyond the end changes nothing, but fails where holes cannot be made.
+    let Ok(end) = i64::try_from(size_bytes) else { return false };
+    let mode = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    fallocate(file, mode, end, 4096).is_ok()
+}
+
+/// A block device makes holes (unmaps with a promise of zeroes) if its driver can write zeroes by
+/// command and discards at all.
+fn device_discards(file: &File) -> bool {
+    let Ok(about) = file.metadata() else { return false };
+    let device = about.rdev();
+    let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
+    let number = |name: &str| -> u64 {
+        // A partition has its queue one folder up.
+        ["queue", "../queue"]
+            .iter()
+            .find_map(|folder| {
+                let file = format!("/sys/dev/block/{major}:{minor}/{folder}/{name}");
+                std::fs::read_to_string(file).ok()
+            })
+            .and_then(|text| text.trim().parse().ok())
+            .unwrap_or(0)
+    };
+    number("write_zeroes_max_bytes") > 0 && number("discard_max_bytes") > 0
+}

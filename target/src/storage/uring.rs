@@ -1,0 +1,647 @@
+//! [`UringStorage`]: the storage of one reactor, and the reactor's one place to sleep.
+//!
+//! Files go through the [`Ring`](super::ring::Ring), `memory` and `null` complete on the spot. A
+//! request is a slot with a step; a step is one operation of the kernel at a time, continued until
+//! it is done in full (regular files may do less than asked). Called by the transport's reactor
+//! (as [`Storage`]) and by the daemon's loop ([`UringStorage::sleep`]).
+
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use lariat_fabric::{Memory, Timestamp};
+use slab::Slab;
+
+use super::ring::{Event, Refused, Ring, RingCounters, Span, ZEROES_BYTES};
+use super::set::{Backend, StorageSet};
+use super::waker::EventWaker;
+use super::{
+    BackendId, BlockCompletion, BlockOp, BlockRange, BlockRequest, Geometry, Storage, StorageError,
+};
+
+/// How often an operation that was interrupted or found no resources is tried.
+const MAX_RETRIES: u8 = 100;
+
+/// Room in the ring for polls.
+const MAX_POLLS: u32 = 32;
+
+/// The waker's poll; others follow.
+const WAKER_POLL: u32 = 0;
+
+/// Settings of a [`UringStorage`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UringConfig {
+    /// Requests in flight, at most; more are handed back.
+    pub depth: u32,
+    /// Whether to register the buffers with the kernel (faster; needs locked memory).
+    pub fixed_buffers: bool,
+}
+
+impl Default for UringConfig {
+    fn default() -> Self {
+        Self { depth: 1024, fixed_buffers: true }
+    }
+}
+
+/// Why [`UringStorage::sleep`] came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// Storage has something: poll it.
+    Storage,
+    /// A descriptor is readable.
+    Readable,
+    /// The waker was used.
+    Waker,
+    /// The time is over, or a signal came.
+    Nothing,
+}
+
+/// What a slot's operation in the kernel is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// A read or write, from `done_bytes` on.
+    Transfer,
+    /// The flush that was asked for, or the one that makes zeroes durable.
+    Sync,
+    /// `fallocate` with this mode.
+    Allocate(Mode),
+    /// Zeroes written by hand, from `done_bytes` on.
+    Zeroes,
+}
+
+/// Ways to have the kernel make zeroes, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// The space stays allocated.
+    ZeroRange,
+    /// The space is given back.
+    PunchHole,
+}
+
+impl Mode {
+    const fn flags(self) -> i32 {
+        match self {
+            Self::ZeroRange => libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE,
+            Self::PunchHole => libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+        }
+    }
+}
+
+/// What a file was found not to do; remembered, so that it is tried once.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lacks {
+    zero_range: bool,
+    punch_hole: bool,
+}
+
+/// A request in flight on a file.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    request: BlockRequest,
+    file: u32,
+    block_bytes: u32,
+    step: Step,
+    done_bytes: u64,
+    retries: u8,
+}
+
+/// What is to be done with a slot after an operation.
+enum Next {
+    Again,
+    Finished(Result<(), StorageError>),
+}
+
+#[derive(Debug)]
+struct Poll {
+    fd: RawFd,
+    armed: bool,
+}
+
+/// The storage of one reactor. To be made and used by one thread.
+pub struct UringStorage {
+    set: Arc<StorageSet>,
+    ring: Ring,
+    config: UringConfig,
+    slots: Slab<Slot>,
+    /// Slots whose next operation could not be queued yet.
+    backlog: VecDeque<u32>,
+    finished: Vec<BlockCompletion>,
+    lacks: Vec<Lacks>,
+    waker: EventWaker,
+    polls: Vec<Poll>,
+}
+
+impl UringStorage {
+    /// Makes the ring. To be called on the thread that will use the storage.
+    ///
+    /// # Errors
+    /// The kernel has no io_uring for this process; the text says what may be the cause.
+    pub fn new(set: Arc<StorageSet>, waker: EventWaker, config: UringConfig) -> io::Result<Self> {
+        let depth = config.depth.clamp(1, 16_384);
+        let room = depth as usize;
+        let ring = Ring::new((depth + MAX_POLLS).next_power_of_two(), set.files())
+            .map_err(explain_no_ring)?;
+        let waker_fd = waker.as_fd().as_raw_fd();
+        Ok(Self {
+            ring,
+            config: UringConfig { depth, ..config },
+            slots: Slab::with_capacity(room),
+            backlog: VecDeque::with_capacity(room),
+            finished: Vec::with_capacity(room),
+            lacks: vec![Lacks::default(); set.len()],
+            waker,
+            polls: vec![Poll { fd: waker_fd, armed: false }],
+            set,
+        })
+    }
+
+    /// Operations given to the kernel so far.
+    #[must_use]
+    pub fn counters(&self) -> RingCounters {
+        self.ring.counters()
+    }
+
+    /// The reactor's one place to sleep: until one of `fds` is readable, the waker is used, storage
+    /// has something, the time is over, or a signal comes.
+    ///
+    /// No wake-up is lost: everything is armed before the kernel looks for the last time. A poll is
+    /// armed once and stays armed until it fires, so a busy reactor that does not sleep pays for no
+    /// wake-up but the first. `fds` are to be the same files for the life of the storage.
+    ///
+    /// # Errors
+    /// The ring is broken, or there are more than 31 `fds`.
+    pub fn sleep(
+        &mut self,
+        fds: &[BorrowedFd<'_>],
+        timeout: Option<Duration>,
+    ) -> io::Result<Woken> {
+        // What fired while the reactor was busy has to be armed again, so that the kernel looks at
+        // the descriptor again.
+        self.reap();
+        if !self.finished.is_empty() || !self.backlog.is_empty() {
+            return Ok(Woken::Storage);
+        }
+        if self.polls.first().is_some_and(|poll| !poll.armed) {
+            if self.waker.drain() {
+                return Ok(Woken::Waker);
+            }
+            let waker = self.waker.clone();
+            self.arm(WAKER_POLL, waker.as_fd())?;
+        }
+        for fd in fds {
+            let number = fd.as_raw_fd();
+            let known = self.polls.iter().skip(1).position(|poll| poll.fd == number);
+            let place = match known {
+                Some(place) => place + 1,
+                None if self.polls.len() < MAX_POLLS as usize => {
+                    self.polls.push(Poll { fd: number, armed: false });
+                    self.polls.len() - 1
+                }
+                None => return Err(io::ErrorKind::InvalidInput.into()),
+            };
+            if self.polls.get(place).is_some_and(|poll| !poll.armed) {
+                self.arm(u32::try_from(place).unwrap_or(u32::MAX), *fd)?;
+            }
+        }
+        self.ring.wait(timeout)?;
+        let (waker, readable) = self.reap();
+        if !self.finished.is_empty() || !self.backlog.is_empty() {
+            return Ok(Woken::Storage);
+        }
+        if waker && self.waker.drain() {
+            return Ok(Woken::Waker);
+        }
+        Ok(if readable { Woken::Readable } else { Woken::Nothing })
+    }
+
+    #[cfg(test)]
+    pub(super) fn ring_is_fixed(&self) -> bool {
+        self.ring.is_fixed()
+    }
+
+    /// As if every file had been found to do without `fallocate`.
+    #[cfg(test)]
+    pub(super) fn pretend_no_fallocate(&mut self) {
+        self.lacks.fill(Lacks { zero_range: true, punch_hole: true });
+    }
+
+    fn arm(&mut self, token: u32, fd: BorrowedFd<'_>) -> io::Result<()> {
+        if self.ring.poll_readable(token, fd).is_err() {
+            self.ring.enter()?;
+            self.ring.poll_readable(token, fd).map_err(|_| io::ErrorKind::WouldBlock)?;
+        }
+        if let Some(poll) = self.polls.get_mut(token as usize) {
+            poll.armed = true;
+        }
+        Ok(())
+    }
+
+    /// Takes the kernel's completions. Says whether the waker's poll and whether another fired.
+    fn reap(&mut self) -> (bool, bool) {
+        let (mut waker, mut readable) = (false, false);
+        while let Some(event) = self.ring.next_event() {
+            match event {
+                Event::Operation { token, result } => self.complete(token, result),
+                Event::Poll { token } => {
+                    if let Some(poll) = self.polls.get_mut(token as usize) {
+                        poll.armed = false;
+                    }
+                    waker |= token == WAKER_POLL;
+                    readable |= token != WAKER_POLL;
+                }
+            }
+        }
+        (waker, readable)
+    }
+
+    fn enter(&mut self) {
+        if let Err(error) = self.ring.enter() {
+            let transient = [libc::EINTR, libc::EAGAIN, libc::EBUSY];
+            if !error.raw_os_error().is_some_and(|errno| transient.contains(&errno)) {
+                tracing::error!(%error, "io_uring_enter failed; trying again");
+            }
+        }
+    }
+
+    /// Queues a slot's next operation.
+    fn start(&mut self, token: u32) {
+        let Some(slot) = self.slots.get(token as usize).copied() else { return };
+        let queued = match self.queue(token, &slot) {
+            Err(Refused::Full) => {
+                self.enter();
+                self.queue(token, &slot)
+            }
+            other => other,
+        };
+        match queued {
+            Ok(()) => {}
+            Err(Refused::Full) => self.backlog.push_back(token),
+            Err(Refused::Invalid) => {
+                self.finish(token, Err(StorageError::Other { errno: libc::EFAULT }));
+            }
+        }
+    }
+
+    fn queue(&mut self, token: u32, slot: &Slot) -> Result<(), Refused> {
+        let Slot { file, done_bytes, step, .. } = *slot;
+        let (at, length) = slot.extent();
+        let rest = length.saturating_sub(done_bytes);
+        match step {
+            Step::Transfer => {
+                let (buffer, durable) = match slot.request.op {
+                    BlockOp::Read { buffer, .. } => (buffer, None),
+                    BlockOp::Write { buffer, fua, .. } => (buffer, Some(fua)),
+                    _ => return Err(Refused::Invalid),
+                };
+                let span = Span {
+                    file,
+                    at: at + done_bytes,
+                    memory: buffer.memory,
+                    offset: buffer.offset.checked_add(done_bytes).ok_or(Refused::Invalid)?,
+                    length: u32::try_from(rest).map_err(|_| Refused::Invalid)?,
+                };
+                match durable {
+                    None => self.ring.read(token, span),
+                    Some(durable) => self.ring.write(token, span, durable),
+                }
+            }
+            Step::Sync => self.ring.sync(token, file),
+            Step::Allocate(mode) => self.ring.fallocate(token, file, mode.flags(), at, length),
+            Step::Zeroes => {
+                let length = u32::try_from(rest.min(u64::from(ZEROES_BYTES)))
+                    .map_err(|_| Refused::Invalid)?;
+                self.ring.write_zeroes(token, file, at + done_bytes, length, slot.fua())
+            }
+        }
+    }
+
+    fn complete(&mut self, token: u32, result: i32) {
+        let Some(slot) = self.slots.get_mut(token as usize) else { return };
+        let backend = usize::try_from(slot.request.backend.0).unwrap_or(usize::MAX);
+        let mut nothing = Lacks::default();
+        let lacks = self.lacks.get_mut(backend).unwrap_or(&mut nothing);
+        match slot.advance(result, lacks) {
+            Next::Again => self.start(token),
+            Next::Finished(result) => self.finish(token, result),
+        }
+    }
+
+    fn finish(&mut self, token: u32, result: Result<(), StorageError>) {
+        let Some(slot) = self.slots.try_remove(token as usize) else { return };
+        let result = self.never_forget(&slot, result);
+        self.finished.push(BlockCompletion { tag: slot.request.tag, result });
+    }
+
+    /// A buffered file that failed to sync once has lost writes: nothing that promises durability
+    /// may succeed on it any more.
+    fn never_forget(
+        &self,
+        slot: &Slot,
+        result: Result<(), StorageError>,
+    ) -> Result<(), StorageError> {
+        let Some(Backend::File { open, .. }) = self.set.get(slot.request.backend) else {
+            return result;
+        };
+        if open.direct || !(slot.fua() || slot.request.op == BlockOp::Flush) {
+            return result;
+        }
+        if result.is_err() {
+            open.lost_writes.store(true, Ordering::Release);
+        } else if open.lost_writes.load(Ordering::Acquire) {
+            return Err(StorageError::Write { errno: libc::EIO });
+        }
+        result
+    }
+
+    fn finish_now(&mut self, tag: u64, result: Result<(), StorageError>) {
+        self.finished.push(BlockCompletion { tag, result });
+    }
+}
+
+impl Storage for UringStorage {
+    fn use_buffers(&mut self, memories: &[Arc<Memory>]) {
+        if let Err(error) = self.ring.use_memories(memories, self.config.fixed_buffers) {
+            warn_unfixed(memories, &error);
+        }
+    }
+
+    fn geometry(&self, backend: BackendId) -> Option<Geometry> {
+        self.set.geometry(backend)
+    }
+
+    fn submit(&mut self, request: BlockRequest) -> Result<(), BlockRequest> {
+        if self.in_flight() >= self.config.depth as usize {
+            return Err(request);
+        }
+        let set = Arc::clone(&self.set);
+        let tag = request.tag;
+        let Some(backend) = set.get(request.backend) else {
+            self.finish_now(tag, Err(StorageError::Other { errno: libc::ENODEV }));
+            return Ok(());
+        };
+        let geometry = backend.geometry();
+        if let Err(error) = check(&request.op, &geometry) {
+            self.finish_now(tag, Err(error));
+            return Ok(());
+        }
+        match backend {
+            Backend::Null { .. } => {
+                let result = null(&request.op, self.ring.memories());
+                self.finish_now(tag, result);
+            }
+            Backend::Memory { disk, .. } => {
+                let memories = self.ring.memories();
+                let result = in_memory(disk, &request.op, geometry.block_bytes, memories);
+                self.finish_now(tag, result);
+            }
+            Backend::File { index, .. } => {
+                let lacks = usize::try_from(request.backend.0)
+                    .ok()
+                    .and_then(|place| self.lacks.get(place).copied())
+                    .unwrap_or_default();
+                match first_step(&request.op, &geometry, lacks) {
+                    None => self.finish_now(tag, Ok(())),
+                    Some(step) => {
+                        let key = self.slots.insert(Slot {
+                            request,
+                            file: *index,
+                            block_bytes: geometry.block_bytes,
+                            step,
+                            done_bytes: 0,
+                            retries: 0,
+                        });
+                        // `depth` is far below 2^32.
+                        self.start(u32::try_from(key).unwrap_or(u32::MAX));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, _now: Timestamp, done: &mut Vec<BlockCompletion>) {
+        for _ in 0..self.backlog.len() {
+            if let Some(token) = self.backlog.pop_front() {
+                self.start(token);
+            }
+        }
+        self.enter();
+        self.reap();
+        done.append(&mut self.finished);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.slots.len() + self.finished.len()
+    }
+}
+
+impl Slot {
+    /// First byte and length of what the request names; nothing for a flush.
+    fn extent(&self) -> (u64, u64) {
+        let block = u64::from(self.block_bytes);
+        match self.request.op {
+            BlockOp::Read { start, buffer } | BlockOp::Write { start, buffer, .. } => {
+                (start * block, u64::from(buffer.length))
+            }
+            BlockOp::WriteZeroes { range, .. } | BlockOp::Deallocate { range } => {
+                (range.start * block, range.blocks * block)
+            }
+            BlockOp::Flush => (0, 0),
+        }
+    }
+
+    fn fua(&self) -> bool {
+        matches!(
+            self.request.op,
+            BlockOp::Write { fua: true, .. } | BlockOp::WriteZeroes { fua: true, .. }
+        )
+    }
+
+    /// What follows from an operation's result.
+    fn advance(&mut self, result: i32, lacks: &mut Lacks) -> Next {
+        let Ok(bytes) = u32::try_from(result) else {
+            return self.failed(result.saturating_neg(), lacks);
+        };
+        match self.step {
+            Step::Transfer | Step::Zeroes => {
+                // Direct I/O goes by whole blocks: a part of one is done again.
+                let whole = bytes - bytes % self.block_bytes;
+                self.done_bytes += u64::from(whole);
+                if self.done_bytes >= self.extent().1 {
+                    return Next::Finished(Ok(()));
+                }
+                if whole == 0 {
+                    // The end of the file inside the capacity, or a medium that takes nothing.
+                    return Next::Finished(Err(self.error(libc::EIO)));
+                }
+                self.retries = 0;
+                Next::Again
+            }
+            Step::Sync => Next::Finished(Ok(())),
+            Step::Allocate(_) => {
+                if !self.fua() {
+                    return Next::Finished(Ok(()));
+                }
+                self.step = Step::Sync;
+                Next::Again
+            }
+        }
+    }
+
+    fn failed(&mut self, errno: i32, lacks: &mut Lacks) -> Next {
+        if matches!(errno, libc::EAGAIN | libc::EINTR) && self.retries < MAX_RETRIES {
+            self.retries += 1;
+            return Next::Again;
+        }
+        let Step::Allocate(mode) = self.step else {
+            return Next::Finished(Err(self.error(errno)));
+        };
+        let unsupported = matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY);
+        if !unsupported {
+            return Next::Finished(Err(self.error(errno)));
+        }
+        match mode {
+            Mode::ZeroRange => lacks.zero_range = true,
+            Mode::PunchHole => lacks.punch_hole = true,
+        }
+        match self.request.op {
+            BlockOp::WriteZeroes { deallocate, .. } => {
+                self.step = zeroing(deallocate, *lacks);
+                Next::Again
+            }
+            // A hint: nothing has to happen (NVM Command Set 1.0, 3.2.3).
+            _ => Next::Finished(Ok(())),
+        }
+    }
+
+    fn error(&self, errno: i32) -> StorageError {
+        match errno {
+            libc::ENOSPC | libc::EDQUOT => StorageError::NoSpace,
+            libc::EOPNOTSUPP | libc::ENOSYS => StorageError::Unsupported,
+            libc::EAGAIN
+            | libc::EINTR
+            | libc::ECANCELED
+            | libc::ENOMEM
+            | libc::EINVAL
+            | libc::EFAULT => StorageError::Other { errno },
+            _ if matches!(self.request.op, BlockOp::Read { .. }) => StorageError::Read { errno },
+            _ => StorageError::Write { errno },
+        }
+    }
+}
+
+/// The best way left to make zeroes.
+const fn zeroing(deallocate: bool, lacks: Lacks) -> Step {
+    match (deallocate, lacks.zero_range, lacks.punch_hole) {
+        (true, _, false) | (false, true, false) => Step::Allocate(Mode::PunchHole),
+        (_, false, _) => Step::Allocate(Mode::ZeroRange),
+        (_, true, true) => Step::Zeroes,
+    }
+}
+
+/// How a request on a file starts; none if there is nothing to do.
+fn first_step(op: &BlockOp, geometry: &Geometry, lacks: Lacks) -> Option<Step> {
+    match *op {
+        BlockOp::Read { buffer, .. } | BlockOp::Write { buffer, .. } => {
+            (buffer.length > 0).then_some(Step::Transfer)
+        }
+        // Nothing was written.
+        BlockOp::Flush => (!geometry.read_only).then_some(Step::Sync),
+        BlockOp::WriteZeroes { range, deallocate, .. } => {
+            (range.blocks > 0).then(|| zeroing(deallocate, lacks))
+        }
+        BlockOp::Deallocate { range } => {
+            let possible = geometry.deallocate && !lacks.punch_hole && range.blocks > 0;
+            possible.then_some(Step::Allocate(Mode::PunchHole))
+        }
+    }
+}
+
+/// The core has checked this already; a storage that is told otherwise must not corrupt anything.
+fn check(op: &BlockOp, geometry: &Geometry) -> Result<(), StorageError> {
+    let invalid = StorageError::Other { errno: libc::EINVAL };
+    let (start, blocks, writes) = match *op {
+        BlockOp::Read { start, buffer } | BlockOp::Write { start, buffer, .. } => {
+            if !buffer.length.is_multiple_of(geometry.block_bytes) {
+                return Err(invalid);
+            }
+            let blocks = u64::from(buffer.length / geometry.block_bytes);
+            (start, blocks, matches!(op, BlockOp::Write { .. }))
+        }
+        BlockOp::WriteZeroes { range: BlockRange { start, blocks }, .. }
+        | BlockOp::Deallocate { range: BlockRange { start, blocks } } => (start, blocks, true),
+        BlockOp::Flush => return Ok(()),
+    };
+    if writes && geometry.read_only {
+        return Err(StorageError::ReadOnly);
+    }
+    match start.checked_add(blocks) {
+        Some(end) if end <= geometry.capacity_blocks => Ok(()),
+        _ => Err(invalid),
+    }
+}
+
+fn null(op: &BlockOp, memories: &[Arc<Memory>]) -> Result<(), StorageError> {
+    let BlockOp::Read { buffer, .. } = *op else { return Ok(()) };
+    let zeroed = memories
+        .get(usize::from(buffer.memory))
+        .and_then(|memory| memory.zero(buffer.offset, buffer.length as usize).ok());
+    zeroed.ok_or(StorageError::Other { errno: libc::EFAULT })
+}
+
+fn in_memory(
+    disk: &super::memory::MemoryDisk,
+    op: &BlockOp,
+    block_bytes: u32,
+    memories: &[Arc<Memory>],
+) -> Result<(), StorageError> {
+    let block = u64::from(block_bytes);
+    let memory = |index: u16| memories.get(usize::from(index));
+    let done = match *op {
+        BlockOp::Read { start, buffer } => memory(buffer.memory).and_then(|memory| {
+            disk.read(start * block, memory, buffer.offset, u64::from(buffer.length))
+        }),
+        BlockOp::Write { start, buffer, .. } => memory(buffer.memory).and_then(|memory| {
+            disk.write(start * block, memory, buffer.offset, u64::from(buffer.length))
+        }),
+        BlockOp::WriteZeroes { range, .. } | BlockOp::Deallocate { range } => {
+            disk.zero(range.start * block, range.blocks * block)
+        }
+        BlockOp::Flush => Some(()),
+    };
+    done.ok_or(StorageError::Other { errno: libc::EFAULT })
+}
+
+fn warn_unfixed(memories: &[Arc<Memory>], error: &io::Error) {
+    let needed_bytes: usize = memories.iter().map(|memory| memory.len()).sum();
+    let limit = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_MEMLOCK);
+    let limit_bytes = limit.map_or(0, |(soft, _)| soft);
+    // The first reactor speaks for all.
+    static SAID: std::sync::Once = std::sync::Once::new();
+    SAID.call_once(|| {
+        tracing::warn!(
+            %error,
+            needed_bytes,
+            limit_bytes,
+            "io_uring does not take the buffers as fixed ones: every request pins its own, which \
+             costs a little speed. RLIMIT_MEMLOCK has to cover the buffers of all reactors: raise \
+             it (ulimit -l, LimitMEMLOCK= of systemd), or lower buffers_mib"
+        );
+    });
+}
+
+fn explain_no_ring(error: io::Error) -> io::Error {
+    let remedy = match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            "io_uring is forbidden here: see sysctl kernel.io_uring_disabled (0 allows it), or the \
+             container's seccomp profile"
+        }
+        Some(libc::ENOSYS) => "this kernel has no io_uring, or a seccomp profile hides it",
+        Some(libc::ENOMEM) => "RLIMIT_MEMLOCK is too small for a ring: raise it (ulimit -l)",
+        _ => return error,
+    };
+    io::Error::new(error.kind(), format!("{error}; {remedy}"))
+}
