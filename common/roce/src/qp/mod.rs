@@ -10,17 +10,54 @@
 //! packets and a new deadline; poll for all three after it. A queue pair that just failed may have
 //! one last packet (the NAK that says why): poll once more before dropping it.
 
+mod answers;
+mod buffer;
+mod completions;
 mod config;
+mod congestion;
+mod emit;
+mod psn;
+mod replies;
+mod requester;
+mod responder;
+mod rtt;
 mod state;
+#[cfg(test)]
+mod tests;
+
+use lariat_wire::rocev2::{Opcode, PKey, Packet, Qpn};
 
 use crate::memory::Memory;
 use crate::time::Timestamp;
 use crate::transmit::Transmit;
-use crate::verbs::{ConnId, PostErrorKind, RecvRequest, SendRequest, WorkCompletion};
-use lariat_wire::rocev2::{Packet, Qpn};
+use crate::verbs::{
+    Access, ConnId, PostErrorKind, RecvRequest, SendOp, SendRequest, WcOpcode, WcStatus,
+    WorkCompletion,
+};
+
+use buffer::LocalBuffer;
+use completions::Completions;
+use emit::{Outbox, Peer};
+use requester::{Fault, Requester};
+use responder::{Receives, Refusal, Responder};
 
 pub use config::{MAX_MESSAGE_BYTES, QpCounters, QpFailure, QpParams, QpSetup};
 pub use state::QpState;
+
+/// `errno` for requests that the connection was not negotiated for.
+const EINVAL: i32 = 22;
+/// The last opcode of the RC service (IBTA 9.2.1).
+const LAST_RC_OPCODE: u8 = 0x1f;
+/// READ data per poll, in packets, at least, however small the window.
+const MIN_READ_BURST: u64 = 4;
+
+/// What exists once the peer is known.
+#[derive(Debug)]
+struct Link {
+    peer: Peer,
+    requester: Requester,
+    responder: Responder,
+}
 
 /// One end of a reliable connection.
 #[derive(Debug)]
@@ -28,6 +65,9 @@ pub struct QueuePair {
     setup: QpSetup,
     state: QpState,
     failure: Option<QpFailure>,
+    receives: Receives,
+    completions: Completions,
+    link: Option<Box<Link>>,
     counters: QpCounters,
 }
 
@@ -35,16 +75,37 @@ impl QueuePair {
     /// A queue pair in INIT: receives may be posted.
     #[must_use]
     pub fn new(setup: QpSetup) -> Self {
-        Self { setup, state: QpState::Init, failure: None, counters: QpCounters::default() }
+        let (max_send, max_recv) = (setup.max_send as usize, setup.max_recv as usize);
+        Self {
+            setup,
+            state: QpState::Init,
+            failure: None,
+            receives: Receives::new(max_recv),
+            completions: Completions::new(setup.conn, max_send + max_recv),
+            link: None,
+            counters: QpCounters::default(),
+        }
     }
 
-    /// INIT to RTS: the peer is known. Does nothing in any other state, and returns whether it did.
-    pub fn activate(&mut self, _now: Timestamp, _params: &QpParams) -> bool {
-        if self.state != QpState::Init {
+    /// INIT to RTS: the peer is known. Does nothing in any other state; returns whether it did.
+    pub fn activate(&mut self, now: Timestamp, params: &QpParams) -> bool {
+        if !(self.move_to(QpState::Rtr) && self.move_to(QpState::Rts)) {
             return false;
         }
-        self.state = QpState::Rts;
+        self.link = Some(Box::new(Link {
+            peer: Peer { remote: params.remote, qpn: params.peer_qpn },
+            requester: Requester::new(now, self.setup.max_send as usize, params),
+            responder: Responder::new(self.setup.domain, params),
+        }));
         true
+    }
+
+    fn move_to(&mut self, next: QpState) -> bool {
+        let legal = self.state.may_become(next);
+        if legal {
+            self.state = next;
+        }
+        legal
     }
 
     /// The connection.
@@ -57,6 +118,12 @@ impl QueuePair {
     #[must_use]
     pub fn qpn(&self) -> Qpn {
         self.setup.qpn
+    }
+
+    /// The peer's number, once it is known.
+    #[must_use]
+    pub fn peer_qpn(&self) -> Option<Qpn> {
+        self.link.as_ref().map(|link| link.peer.qpn)
     }
 
     /// The state.
@@ -77,6 +144,12 @@ impl QueuePair {
         &self.counters
     }
 
+    /// Bytes that the congestion window allows on their way; 0 before there is a connection.
+    #[must_use]
+    pub fn window_bytes(&self) -> u64 {
+        self.link.as_ref().map_or(0, |link| link.requester.window.bytes())
+    }
+
     /// Appends a request to the send queue. In ERROR it completes as flushed at once.
     ///
     /// # Errors
@@ -85,10 +158,33 @@ impl QueuePair {
     /// negotiated without any.
     pub fn post_send<M: Memory + ?Sized>(
         &mut self,
-        _request: &SendRequest,
-        _mem: &M,
+        request: &SendRequest,
+        mem: &M,
     ) -> Result<(), PostErrorKind> {
-        Err(PostErrorKind::WrongState)
+        let queued = self.link.as_ref().map_or(0, |link| link.requester.queue.len());
+        if queued + self.completions.sends() >= self.setup.max_send as usize {
+            return Err(PostErrorKind::QueueFull);
+        }
+        if self.state == QpState::Error {
+            let opcode = opcode_of(request.op);
+            self.completions.push(request.wr_id, opcode, WcStatus::Flushed, 0, None);
+            return Ok(());
+        }
+        let link = self.link.as_mut().ok_or(PostErrorKind::WrongState)?;
+        if !self.state.sends() {
+            return Err(PostErrorKind::WrongState);
+        }
+        let need = if let SendOp::Read { .. } = request.op {
+            if !link.requester.takes_reads() {
+                return Err(PostErrorKind::Device(EINVAL));
+            }
+            Access::LOCAL
+        } else {
+            Access::LOCAL_READ
+        };
+        let buffer = LocalBuffer::check(mem, self.setup.domain, &request.sges, need)?;
+        link.requester.post(request, buffer);
+        Ok(())
     }
 
     /// Appends a receive. In ERROR it completes as flushed at once.
@@ -97,80 +193,205 @@ impl QueuePair {
     /// As [`Self::post_send`].
     pub fn post_recv<M: Memory + ?Sized>(
         &mut self,
-        _request: &RecvRequest,
-        _mem: &M,
+        request: &RecvRequest,
+        mem: &M,
     ) -> Result<(), PostErrorKind> {
-        Err(PostErrorKind::WrongState)
+        if self.receives.len() + self.completions.receives() >= self.setup.max_recv as usize {
+            return Err(PostErrorKind::QueueFull);
+        }
+        match self.state {
+            QpState::Reset => return Err(PostErrorKind::WrongState),
+            QpState::Error => {
+                let status = WcStatus::Flushed;
+                self.completions.push(request.wr_id, WcOpcode::Recv, status, 0, None);
+                return Ok(());
+            }
+            QpState::Init | QpState::Rtr | QpState::Rts | QpState::Sqd => {}
+        }
+        let buffer = LocalBuffer::check(mem, self.setup.domain, &request.sges, Access::LOCAL)?;
+        self.receives.post(request, buffer);
+        Ok(())
     }
 
-    /// Takes a packet that came for this queue pair, its ICRC already checked.
+    /// Takes a packet that came for this queue pair from its peer, the ICRC already checked.
     /// `congestion_mark`: whether its IP header said CE.
     pub fn handle_packet<M: Memory + ?Sized>(
         &mut self,
-        _now: Timestamp,
-        _packet: &Packet<'_>,
-        _congestion_mark: bool,
-        _mem: &mut M,
+        now: Timestamp,
+        packet: &Packet<'_>,
+        congestion_mark: bool,
+        mem: &mut M,
     ) {
+        let Self { counters, completions, receives, state, .. } = self;
+        counters.packets_received += 1;
+        let Some(link) = self.link.as_mut().filter(|_| state.receives()) else {
+            counters.packets_dropped += 1;
+            return;
+        };
+        // IBTA 9.6.1: such packets are dropped silently.
+        if packet.bth.version != 0 || !packet.bth.pkey.matches(PKey::DEFAULT) {
+            counters.packets_dropped += 1;
+            return;
+        }
+        let opcode = packet.bth.opcode;
+        let number = u8::from(opcode);
+        if opcode == Opcode::Cnp {
+            counters.cnps_received += 1;
+            link.requester.window.on_cnp(now);
+        } else if number > LAST_RC_OPCODE {
+            counters.packets_dropped += 1;
+        } else if opcode.is_response() {
+            if congestion_mark && opcode.is_read_response() {
+                link.responder.replies.congestion_marked(now);
+            }
+            let result = link.requester.handle_response(now, packet, mem, completions, counters);
+            if let Err(fault) = result {
+                self.enter_error(fault.failure, Some(fault), false);
+            }
+        } else {
+            if congestion_mark {
+                link.responder.replies.congestion_marked(now);
+            }
+            let result =
+                link.responder.handle_request(now, packet, mem, receives, completions, counters);
+            if let Err(Refusal(code)) = result {
+                self.enter_error(QpFailure::Offended(code), None, true);
+            }
+        }
     }
 
     /// Acts on deadlines that have passed.
-    pub fn handle_timeout(&mut self, _now: Timestamp) {}
+    pub fn handle_timeout(&mut self, now: Timestamp) {
+        let Some(link) = self.link.as_mut().filter(|_| self.state.receives()) else { return };
+        link.responder.replies.handle_timeout(now);
+        if let Err(fault) = link.requester.handle_timeout(now, &mut self.counters) {
+            self.enter_error(fault.failure, Some(fault), false);
+        }
+    }
 
     /// When [`Self::handle_timeout`] wants to be called; [`Timestamp::NEVER`] if it does not.
     #[must_use]
     pub fn next_timeout(&self) -> Timestamp {
-        Timestamp::NEVER
+        self.link.as_ref().filter(|_| self.state.receives()).map_or(Timestamp::NEVER, |link| {
+            link.requester.next_timeout().min(link.responder.replies.next_timeout())
+        })
     }
 
     /// Whether [`Self::poll_transmit`] would give a packet now.
     #[must_use]
     pub fn wants_transmit(&self) -> bool {
-        false
+        self.link.as_ref().is_some_and(|link| {
+            link.responder.replies.wants_transmit()
+                || (self.state.sends() && link.requester.wants_transmit(self.state == QpState::Rts))
+        })
     }
 
-    /// Appends packets to `out`, `budget_packets` at most, and returns how many. An acknowledge
-    /// that is due or held comes last.
+    /// Appends packets to `out`, `budget_packets` at most, and returns how many: READ data and
+    /// requests of our own by halves, then what acknowledges, so that an acknowledge that is due or
+    /// held is the last and shortest.
     pub fn poll_transmit<M: Memory + ?Sized>(
         &mut self,
-        _now: Timestamp,
-        _budget_packets: usize,
-        _mem: &M,
-        _out: &mut Vec<Transmit>,
+        now: Timestamp,
+        budget_packets: usize,
+        mem: &M,
+        out: &mut Vec<Transmit>,
     ) -> usize {
-        0
+        let Some(link) = self.link.as_mut().filter(|_| budget_packets > 0) else { return 0 };
+        let Link { peer, requester, responder } = &mut **link;
+        let standing = responder.standing(&self.receives);
+        let mut outbox = Outbox { peer: *peer, counters: &mut self.counters, out };
+        let replies = &mut responder.replies;
+        replies.handle_timeout(now);
+        // Room for the acknowledge; with room for one packet only, it goes when nothing else does.
+        let reserve = usize::from(replies.owes() && budget_packets > 1);
+        let budget = budget_packets - reserve;
+        let may_begin = self.state == QpState::Rts;
+        let sends = self.state.sends();
+        let mut sent = 0;
+        let mut refused = None;
+        if self.state.receives() {
+            let window_packets = requester.window.bytes() / u64::from(requester.mtu.max(1));
+            let burst = usize::try_from(window_packets.max(MIN_READ_BURST)).unwrap_or(budget);
+            let fair = if sends && requester.wants_transmit(may_begin) {
+                budget.div_ceil(2)
+            } else {
+                budget
+            };
+            let (reads, result) =
+                replies.transmit_reads(burst.min(fair), standing, mem, &mut outbox);
+            sent = reads;
+            refused = result.err();
+        }
+        if sends && refused.is_none() {
+            sent += requester.transmit(now, budget - sent, may_begin, &mut outbox);
+        }
+        sent += replies.transmit_acks(budget_packets - sent, sent > 0, standing, &mut outbox);
+        self.counters.packets_sent += sent as u64;
+        if let Some(Refusal(code)) = refused {
+            self.enter_error(QpFailure::Offended(code), None, true);
+        }
+        sent
     }
 
     /// The next completion.
     pub fn poll_completion(&mut self) -> Option<WorkCompletion> {
-        None
+        self.completions.pop()
     }
 
     /// Whether an acknowledge is held back, waiting for data to ride behind.
     #[must_use]
     pub fn holds_acks(&self) -> bool {
-        false
+        self.link.as_ref().is_some_and(|link| link.responder.replies.holds_acks())
     }
 
     /// Makes held acknowledges due: the next [`Self::poll_transmit`] sends them.
-    pub fn send_held_acks(&mut self, _now: Timestamp) {}
+    pub fn send_held_acks(&mut self, _now: Timestamp) {
+        if let Some(link) = &mut self.link {
+            link.responder.replies.send_held();
+        }
+    }
 
-    /// RTS to SQD: no further message is begun. See [`Self::is_drained`].
+    /// RTS to SQD: no further message is begun, what was begun is finished; see
+    /// [`Self::is_drained`]. Does nothing in any other state; returns whether it did.
     pub fn drain(&mut self) -> bool {
-        false
+        self.move_to(QpState::Sqd)
     }
 
-    /// SQD to RTS.
+    /// SQD to RTS: what waited is sent. Does nothing in any other state; returns whether it did.
     pub fn resume(&mut self) -> bool {
-        false
+        self.state == QpState::Sqd && self.move_to(QpState::Rts)
     }
 
-    /// Whether no request of ours is on its way.
+    /// Whether no message of ours is under way. Messages not begun in SQD do not count.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        true
+        self.link.as_ref().is_none_or(|link| link.requester.is_between_messages())
     }
 
     /// To ERROR: everything outstanding completes as flushed. Nothing happens if it is there.
-    pub fn fail(&mut self, _now: Timestamp, _cause: QpFailure) {}
+    pub fn fail(&mut self, _now: Timestamp, cause: QpFailure) {
+        self.enter_error(cause, None, false);
+    }
+
+    /// To ERROR (IBTA 10.3.1.5): the request at fault completes with its status, everything else as
+    /// flushed. `say_why`: the refusal among the replies still goes out.
+    fn enter_error(&mut self, failure: QpFailure, fault: Option<Fault>, say_why: bool) {
+        if self.state == QpState::Error || !self.move_to(QpState::Error) {
+            return;
+        }
+        self.failure = Some(failure);
+        if let Some(link) = &mut self.link {
+            link.requester.flush(fault, &mut self.completions);
+            link.responder.replies.silence(say_why);
+        }
+        self.receives.flush(&mut self.completions);
+    }
+}
+
+fn opcode_of(op: SendOp) -> WcOpcode {
+    match op {
+        SendOp::Send | SendOp::SendWithInvalidate { .. } => WcOpcode::Send,
+        SendOp::Write { .. } => WcOpcode::Write,
+        SendOp::Read { .. } => WcOpcode::Read,
+    }
 }
