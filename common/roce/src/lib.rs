@@ -6,6 +6,7 @@
 //! provider with a simulated network.
 #![forbid(unsafe_code)]
 
+pub mod cm;
 pub mod endpoint;
 pub mod memory;
 pub mod qp;

@@ -5,9 +5,11 @@
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use lariat_wire::rocev2::UDP_PORT;
 use lariat_wire::rocev2::cm::{CmTimeout, PathMtu};
+use lariat_wire::rocev2::{Psn, Qpn, RnrTimer, UDP_PORT};
 
+use crate::cm::Marker;
+use crate::qp::QpParams;
 use crate::verbs::DeviceLimits;
 
 /// Which member of a group of sockets an endpoint is. Queue pair numbers and communication ids of
@@ -88,6 +90,14 @@ pub struct EndpointConfig {
     pub ack_timeout: CmTimeout,
     /// Unacknowledged bytes of a queue pair, at most.
     pub max_inflight_bytes: u32,
+    /// The shortest retransmission timeout of queue pairs.
+    pub rto_floor: Duration,
+    /// The longest.
+    pub rto_cap: Duration,
+    /// How long an acknowledgement may wait for data to ride behind.
+    pub ack_hold: Duration,
+    /// What a peer is told to wait when no receive is posted.
+    pub rnr_timer: RnrTimer,
     /// Packets that one queue pair may send before it is another's turn.
     pub transmit_quantum: usize,
 }
@@ -114,8 +124,36 @@ impl EndpointConfig {
             },
             cm: CmConfig::default(),
             ack_timeout: CmTimeout::from_code(17),
-            max_inflight_bytes: 256 * 1024,
+            max_inflight_bytes: 1 << 20,
+            rto_floor: Duration::from_millis(1),
+            rto_cap: Duration::from_millis(500),
+            ack_hold: Duration::from_micros(50),
+            rnr_timer: RnrTimer::from_code(12),
             transmit_quantum: 64,
         }
+    }
+
+    /// What all queue pairs of the endpoint have in common.
+    pub(crate) fn qp_params(
+        &self,
+        remote: SocketAddr,
+        peer_qpn: Qpn,
+        path_mtu: PathMtu,
+        send_psn: Psn,
+        expected_psn: Psn,
+    ) -> QpParams {
+        QpParams {
+            max_inflight_bytes: self.max_inflight_bytes,
+            rto_floor: self.rto_floor,
+            rto_cap: self.rto_cap,
+            ack_hold: self.ack_hold,
+            rnr_timer: self.rnr_timer,
+            ..QpParams::new(remote, peer_qpn, path_mtu, send_psn, expected_psn)
+        }
+    }
+
+    /// Where our sockets are, for peers that understand it.
+    pub(crate) fn marker(&self) -> Marker {
+        Marker { udp_port: self.local.port(), sockets: self.member.count }
     }
 }

@@ -1,5 +1,7 @@
 //! What an endpoint counts. Never reset; read with `Endpoint::counters`.
 
+use crate::qp::QpCounters;
+
 /// Counts since the endpoint was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndpointCounters {
@@ -39,4 +41,14 @@ pub struct EndpointCounters {
     pub naks_received: u64,
     /// Congestion marks and notifications seen.
     pub congestion_marks: u64,
+}
+
+impl EndpointCounters {
+    /// Adds what a queue pair counted.
+    pub(super) fn add(&mut self, qp: &QpCounters) {
+        self.retransmissions += qp.packets_resent;
+        self.naks_sent += qp.gaps_seen + qp.rnr_sent;
+        self.naks_received += qp.gaps_told + qp.rnr_received;
+        self.congestion_marks += qp.cnps_received + qp.cnps_sent;
+    }
 }
