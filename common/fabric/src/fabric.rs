@@ -210,6 +210,13 @@ pub trait Fabric {
     /// for the life of the fabric. Empty for `sim`.
     fn wait_fds(&self) -> Vec<BorrowedFd<'_>>;
 
+    /// What the provider knows that may explain why `conn` does not come to be or fails: for error
+    /// messages, in words that say what to do. Read it before `destroy`.
+    fn diagnose(&self, conn: ConnId) -> Option<String> {
+        let _ = conn;
+        None
+    }
+
     /// What was counted.
     fn counters(&self) -> FabricCounters;
 }

@@ -10,6 +10,10 @@
 pub mod error;
 pub mod fabric;
 pub mod memory;
+pub mod random;
+pub mod regions;
+pub mod sim;
+pub mod soft;
 
 pub use error::{CmError, ListenError, QpError, RegisterError, ResolveError, StaleHandle};
 pub use fabric::{Armed, Fabric, FabricCounters};
@@ -17,3 +21,4 @@ pub use lariat_roce::time::Timestamp;
 pub use lariat_roce::verbs;
 pub use lariat_roce::verbs::{PostError, PostErrorKind};
 pub use memory::Memory;
+pub use regions::RegionTable;

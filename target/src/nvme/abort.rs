@@ -6,12 +6,12 @@
 use lariat_wire::nvme::{CommandId, Qid};
 
 /// Abort commands that may be outstanding, zero-based (ACL). They complete at once.
-pub const ABORT_LIMIT: u8 = 3;
+pub(super) const ABORT_LIMIT: u8 = 3;
 
 /// Takes the command to abort out of the held ones. The result dword's bit 0 is the inverse of
 /// what this returns: set where the command was not aborted.
 #[must_use]
-pub fn take_held(held: &mut Vec<CommandId>, sqid: Qid, cid: CommandId) -> bool {
+pub(super) fn take_held(held: &mut Vec<CommandId>, sqid: Qid, cid: CommandId) -> bool {
     if !sqid.is_admin() {
         return false;
     }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use lariat_wire::nvme::{Command, ControllerId, HostId, Lba, Nqn, Qid, QueueSize, Status};
 
 use super::admission::{self, IoPlan};
+use super::fabrics::ConnectError;
 use super::log::{ErrorReport, ErrorRing};
 use super::subsystem::Subsystem;
 
@@ -238,9 +239,9 @@ impl ControllerShared {
 
     /// A controller reset: queues of this epoch are no more, their identifiers are free.
     pub(super) fn reset(&self) {
-        self.ready.store(false, Ordering::Release);
         {
             let mut queues = lock(&self.queues);
+            self.ready.store(false, Ordering::Release);
             self.epoch.fetch_add(1, Ordering::AcqRel);
             let Queues { attached, retired } = &mut *queues;
             for (_, counters) in attached.drain(..) {
@@ -293,14 +294,18 @@ impl ControllerShared {
         }
     }
 
-    fn attach(&self, qid: Qid) -> Option<(u32, Arc<QueueCounters>)> {
+    fn attach(&self, qid: Qid) -> Result<(u32, Arc<QueueCounters>), ConnectError> {
         let mut queues = lock(&self.queues);
+        // Under the lock, so that no reset comes between.
+        if !self.is_ready() {
+            return Err(ConnectError::NotReady(self.id));
+        }
         if queues.attached.iter().any(|(used, _)| *used == qid) {
-            return None;
+            return Err(ConnectError::QueueInUse(qid));
         }
         let counters = Arc::<QueueCounters>::default();
         queues.attached.push((qid, Arc::clone(&counters)));
-        Some((self.epoch.load(Ordering::Acquire), counters))
+        Ok((self.epoch.load(Ordering::Acquire), counters))
     }
 
     fn detach(&self, qid: Qid, epoch: u32) {
@@ -330,16 +335,16 @@ pub struct IoAttachment {
 }
 
 impl IoAttachment {
-    /// `None` when the queue identifier is in use.
+    /// Refused when the queue identifier is in use or the controller is not ready.
     pub(super) fn new(
         controller: Arc<ControllerShared>,
         subsystem: Arc<Subsystem>,
         qid: Qid,
         size: QueueSize,
         sq_flow_control: bool,
-    ) -> Option<Self> {
+    ) -> Result<Self, ConnectError> {
         let (epoch, counters) = controller.attach(qid)?;
-        Some(Self { controller, subsystem, counters, epoch, qid, size, sq_flow_control })
+        Ok(Self { controller, subsystem, counters, epoch, qid, size, sq_flow_control })
     }
 
     /// The controller.
@@ -392,8 +397,13 @@ impl IoAttachment {
     /// The status to complete it with; it is in the error log already.
     pub fn admit(&self, command: &Command) -> Result<IoPlan, Status> {
         bump(&self.counters.commands, 1);
-        admission::admit(&self.subsystem, &self.controller, command)
-            .map_err(|status| self.log(command, status))
+        // A queue of before a reset: the controller may be ready again, the queue is not.
+        let plan = if self.is_live() {
+            admission::admit(&self.subsystem, &self.controller, command)
+        } else {
+            Err(Status::ABORTED_SQ_DELETION)
+        };
+        plan.map_err(|status| self.log(command, status))
     }
 
     /// Reads the ranges of a Deallocate that [`admit`](Self::admit) planned, from its fetched data.
@@ -445,6 +455,7 @@ impl IoAttachment {
         self.controller.report(ErrorReport {
             qid: self.qid,
             cid: command.command_id(),
+            opcode: command.opcode,
             status,
             nsid: command.namespace(),
             lba: if command.is_fabrics() { Lba(0) } else { Lba(slba) },

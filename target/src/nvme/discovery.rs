@@ -1,45 +1,64 @@
-//! The discovery log: one entry for every subsystem and listener. Called by `log`; the daemon
-//! gives the addresses.
+//! The discovery log: one entry for every subsystem that the asking host may use and every address
+//! the target listens on (NVMe Base 2.1, 5.1.12.3.1). Called by `log`; the daemon gives the
+//! addresses.
+//!
+//! The discovery subsystem itself is not in its log: hosts that follow such entries would come
+//! back to where they are.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// Address family of a transport address (NVMe Base 2.1, figure of the discovery log entry).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AddressFamily {
-    /// IPv4.
-    Ipv4,
-    /// IPv6.
-    Ipv6,
-}
+use lariat_wire::nvme::Nqn;
+use lariat_wire::nvme::log::{DiscoveryEntry, DiscoveryHeader, SubsystemType};
+
+use super::registry::ADMIN_QUEUE_ENTRIES;
+use super::subsystem::SubsystemMap;
+
+/// TREQ: no secure channel is required (bits 1:0), and submission queue flow control may be
+/// switched off (bit 2).
+const REQUIREMENTS: u8 = 0b110;
 
 /// Where the target listens, as hosts shall see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenerAddress {
-    /// Address and rdma_cm port.
+    /// Address and rdma_cm port. An unspecified address (0.0.0.0, ::) shows in the log as the
+    /// address that the asking host connected to.
     pub address: SocketAddr,
     /// Identifier of the port in the subsystem (PORTID).
     pub port_id: u16,
 }
 
-impl ListenerAddress {
-    /// TRADDR.
-    #[must_use]
-    pub fn traddr(&self) -> String {
-        self.address.ip().to_string()
-    }
-
-    /// TRSVCID.
-    #[must_use]
-    pub fn trsvcid(&self) -> String {
-        self.address.port().to_string()
-    }
-
-    /// ADRFAM.
-    #[must_use]
-    pub const fn family(&self) -> AddressFamily {
-        match self.address.ip() {
-            IpAddr::V4(_) => AddressFamily::Ipv4,
-            IpAddr::V6(_) => AddressFamily::Ipv6,
+/// The log as `host` may see it. `local` is the address that the host connected to.
+pub(super) fn log_page(
+    map: &SubsystemMap,
+    generation: u64,
+    host: &Nqn,
+    local: Option<IpAddr>,
+) -> Vec<u8> {
+    let mut entries = Vec::new();
+    let mut count = 0;
+    for subsystem in map.subsystems().filter(|one| one.allowed_hosts().allows(host)) {
+        for listener in map.listeners() {
+            let Some(address) = visible(listener.address.ip(), local) else { continue };
+            let port = listener.address.port();
+            let mut entry =
+                DiscoveryEntry::rdma(SubsystemType::NVM, subsystem.nqn(), address, port);
+            entry.treq = REQUIREMENTS;
+            entry.portid.set(listener.port_id);
+            entry.asqsz.set(u16::try_from(ADMIN_QUEUE_ENTRIES).unwrap_or(u16::MAX));
+            entries.extend_from_slice(entry.as_bytes());
+            count += 1;
         }
     }
+    let mut page = DiscoveryHeader::new(generation, count).as_bytes().to_vec();
+    page.append(&mut entries);
+    page
+}
+
+/// The address to tell; `None` where an unspecified one cannot be made concrete, or is of another
+/// family than the host's way here.
+fn visible(address: IpAddr, local: Option<IpAddr>) -> Option<IpAddr> {
+    if !address.is_unspecified() {
+        return Some(address);
+    }
+    local.filter(|local| local.is_ipv4() == address.is_ipv4() || address.is_ipv6())
 }

@@ -14,19 +14,21 @@
 //! ```
 //!
 //! Bytes are parsed by `lariat_wire`; errors that a peer can cause become a status in
-//! [`errors`] and in the tables of [`RegistryError`](registry::ConnectError).
+//! [`errors`], in [`ConnectError`], or where the command is checked.
 
-#![allow(dead_code, reason = "bodies of the admin path follow")]
+#![forbid(unsafe_code)]
 
-pub mod abort;
+mod abort;
 pub mod admission;
 pub mod attachment;
 pub mod controller;
 pub mod discovery;
 pub mod errors;
+mod event;
 pub mod fabrics;
 mod feature;
 mod identify;
+mod keep_alive;
 mod log;
 mod property;
 pub mod registry;
@@ -38,7 +40,7 @@ mod tests;
 pub use admission::{IoPlan, parse_ranges};
 pub use attachment::{ControllerShared, IoAttachment, TerminateReason, Waker};
 pub use controller::{AdminController, AdminEvent, AdminOutcome, AdminPlan, FatalReason, Transfer};
-pub use discovery::{AddressFamily, ListenerAddress};
+pub use discovery::ListenerAddress;
 pub use errors::storage_status;
 pub use fabrics::{ConnectCommand, ConnectError};
 pub use registry::Registry;

@@ -165,9 +165,6 @@ impl Registry {
             return Err(ConnectError::Qid { qid: command.qid, max });
         }
         check_size(command, &subsystem)?;
-        if !controller.is_ready() {
-            return Err(ConnectError::NotReady(id));
-        }
         let controller = Arc::clone(controller);
         IoAttachment::new(
             controller,
@@ -176,7 +173,6 @@ impl Registry {
             command.sqsize,
             command.sq_flow_control(),
         )
-        .ok_or(ConnectError::QueueInUse(command.qid))
     }
 
     /// Refuses all Connects from now on (for a clean stop).

@@ -23,8 +23,8 @@ pub struct Limits {
     pub max_queues: u16,
     /// Entries of the largest queue, 2 to 1,024; CAP.MQES and MAXCMD follow from it.
     pub max_queue_depth: QueueSize,
-    /// Largest transfer of one command: 4,096 times a power of two, up to 8 MiB (a keyed SGL has
-    /// 24 bits of length).
+    /// Largest transfer of one command in bytes: a power of two, from 8 KiB (MDTS 0 would mean
+    /// no limit) to 8 MiB (a keyed SGL has 24 bits of length).
     pub mdts_bytes: u32,
     /// Data that fits into a command capsule, a multiple of 16 up to 64 KiB; 0 works.
     pub in_capsule_bytes: u32,
@@ -62,7 +62,7 @@ impl Limits {
         let pages = self.mdts_bytes / PAGE_BYTES;
         if !self.mdts_bytes.is_multiple_of(PAGE_BYTES)
             || !pages.is_power_of_two()
-            || self.mdts_bytes > 8 << 20
+            || !(8 << 10..=8 << 20).contains(&self.mdts_bytes)
         {
             return Err(ConfigError::Mdts(self.mdts_bytes));
         }
@@ -85,8 +85,8 @@ pub enum ConfigError {
     /// Not 2 to 1,024.
     #[error("a queue depth of {0}; 2 to 1024 are possible")]
     MaxQueueDepth(u32),
-    /// Not 4 KiB times a power of two, or too much.
-    #[error("a transfer limit of {0} bytes; it has to be 4096 times a power of two, at most 8 MiB")]
+    /// Not a power of two, too little or too much.
+    #[error("a transfer limit of {0} bytes; it has to be a power of two from 8 KiB to 8 MiB")]
     Mdts(u32),
     /// Not a multiple of 16, or too much.
     #[error("{0} bytes of in-capsule data; it has to be a multiple of 16, at most 65536")]
@@ -128,15 +128,14 @@ pub enum ConfigError {
         /// The identifier.
         nsid: Nsid,
     },
-    /// Two namespaces of one UUID or NGUID, in one subsystem: a host would take them for one disk.
-    #[error("namespaces {first} and {second} of {nqn} have the same unique identifier")]
+    /// Two namespaces of one UUID or NGUID: a host would take them for one disk, or ignore one.
+    #[error("namespaces {} of {} and {} of {} have the same unique identifier",
+        first.1, first.0, second.1, second.0)]
     DuplicateIdentifier {
-        /// Which subsystem.
-        nqn: Nqn,
         /// One.
-        first: Nsid,
+        first: (Nqn, Nsid),
         /// The other.
-        second: Nsid,
+        second: (Nqn, Nsid),
     },
     /// Not 512 or 4,096 bytes per block, or no blocks.
     #[error("namespace {nsid} of {nqn}: blocks of {block_bytes} bytes, {capacity_blocks} of them")]
@@ -354,8 +353,6 @@ impl SubsystemBuilder {
 }
 
 fn check_namespaces(nqn: &Nqn, namespaces: &[Namespace]) -> Result<(), ConfigError> {
-    let mut uuids: BTreeMap<[u8; 16], Nsid> = BTreeMap::new();
-    let mut nguids: BTreeMap<[u8; 16], Nsid> = BTreeMap::new();
     let mut previous = None;
     for namespace in namespaces {
         let nsid = namespace.nsid;
@@ -365,19 +362,31 @@ fn check_namespaces(nqn: &Nqn, namespaces: &[Namespace]) -> Result<(), ConfigErr
         if previous.replace(nsid) == Some(nsid) {
             return Err(ConfigError::DuplicateNsid { nqn: nqn.clone(), nsid });
         }
-        for (seen, id) in [(&mut uuids, namespace.uuid), (&mut nguids, namespace.nguid)] {
-            if id == [0; 16] {
-                continue;
-            }
-            if let Some(first) = seen.insert(id, nsid) {
-                let nqn = nqn.clone();
-                return Err(ConfigError::DuplicateIdentifier { nqn, first, second: nsid });
-            }
-        }
         let Geometry { block_bytes, capacity_blocks, .. } = namespace.geometry;
         if !matches!(block_bytes, 512 | 4096) || capacity_blocks == 0 {
             let nqn = nqn.clone();
             return Err(ConfigError::Geometry { nqn, nsid, block_bytes, capacity_blocks });
+        }
+    }
+    Ok(())
+}
+
+/// No two namespaces of the target are the same disk to a host.
+fn check_identifiers(subsystems: &BTreeMap<Nqn, Arc<Subsystem>>) -> Result<(), ConfigError> {
+    let mut seen: BTreeMap<(u8, [u8; 16]), (&Nqn, Nsid)> = BTreeMap::new();
+    for subsystem in subsystems.values() {
+        for namespace in subsystem.namespaces() {
+            let here = (subsystem.nqn(), namespace.nsid);
+            for key in [(0, namespace.uuid), (1, namespace.nguid)] {
+                if key.1 == [0; 16] {
+                    continue;
+                }
+                if let Some(first) = seen.insert(key, here) {
+                    let own = |(nqn, nsid): (&Nqn, Nsid)| (nqn.clone(), nsid);
+                    let (first, second) = (own(first), own(here));
+                    return Err(ConfigError::DuplicateIdentifier { first, second });
+                }
+            }
         }
     }
     Ok(())
@@ -412,6 +421,7 @@ impl SubsystemMap {
                 return Err(ConfigError::DuplicateNqn(nqn));
             }
         }
+        check_identifiers(&map)?;
         let discovery = Arc::new(Subsystem {
             nqn: Nqn::discovery(),
             serial: "LARIATDISCOVERY".to_owned(),

@@ -1,0 +1,539 @@
+//! [`SoftFabric`]: the verbs over endpoints and wires, one pair for each local address.
+//!
+//! Uses `lariat-roce`'s endpoints for the protocol, a [`Network`] for the packets, and
+//! [`RegionTable`] for memory; reactors and I/O queues call it through [`Fabric`].
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use lariat_roce::endpoint::{Endpoint, EndpointConfig, EndpointError, RouteInfo};
+use lariat_roce::time::Timestamp;
+use lariat_roce::transmit::Transmit;
+use lariat_roce::verbs::{
+    Access, CmEvent, ConnId, ConnectParams, DeviceLimits, DomainId, ListenerId, PostError,
+    PostErrorKind, QpConfig, RecvRequest, RegionId, SendRequest, WorkCompletion,
+};
+use lariat_wire::rocev2::{Packet, Rkey, UDP_PORT};
+
+use super::network::{
+    BindError, Forwarded, Network, Route, SoftConfig, Source, Wire, WireCounters,
+};
+use super::steering::member_of;
+use crate::error::{CmError, ListenError, QpError, RegisterError, ResolveError, StaleHandle};
+use crate::fabric::{Armed, Fabric, FabricCounters};
+use crate::memory::Memory;
+use crate::random::Random;
+use crate::regions::RegionTable;
+
+/// The top byte of a connection's number says which port it belongs to.
+const PORT_SHIFT: u32 = 56;
+const CONN_MASK: u64 = (1 << PORT_SHIFT) - 1;
+const MAX_PORTS: usize = 256;
+/// Packets taken from an endpoint at a time.
+const TRANSMIT_BATCH: usize = 256;
+/// Full rounds of receiving in one poll.
+const RECEIVE_ROUNDS: usize = 4;
+/// When to offer packets again that found no room in the network.
+const BLOCKED_RETRY: Duration = Duration::from_micros(50);
+
+/// One local address: the protocol and the socket.
+struct Port<W> {
+    endpoint: Endpoint,
+    wire: W,
+    /// Taken from the endpoint, not yet sent.
+    outgoing: Vec<Transmit>,
+}
+
+/// A soft RoCEv2 provider over a network.
+pub struct SoftFabric<N: Network> {
+    network: N,
+    config: SoftConfig,
+    ports: Vec<Port<N::Wire>>,
+    /// By number: the port and the endpoint's own number. A closed one leaves its place empty.
+    listeners: Vec<Option<(usize, ListenerId)>>,
+    regions: RegionTable,
+    random: Random,
+    wire_counters: WireCounters,
+}
+
+impl<N: Network> core::fmt::Debug for SoftFabric<N> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let addresses: Vec<_> = self.ports.iter().map(|port| port.wire.local()).collect();
+        f.debug_struct("SoftFabric")
+            .field("network", &self.network.name())
+            .field("addresses", &addresses)
+            .field("regions", &self.regions)
+            .finish_non_exhaustive()
+    }
+}
+
+fn stale() -> StaleHandle {
+    StaleHandle { what: "connection" }
+}
+
+fn cm_error(error: EndpointError) -> CmError {
+    match error {
+        EndpointError::UnknownConnection => stale().into(),
+        EndpointError::PrivateData { given, limit } => CmError::PrivateData { given, limit },
+        other => CmError::Io(io::Error::other(other)),
+    }
+}
+
+impl<N: Network> SoftFabric<N> {
+    /// A fabric over `network`, without addresses yet. Its keys and numbers come from `random`.
+    #[must_use]
+    pub fn new(network: N, config: &SoftConfig, mut random: Random) -> Self {
+        Self {
+            network,
+            config: config.clone(),
+            ports: Vec::new(),
+            listeners: Vec::new(),
+            regions: RegionTable::new(random.fork()),
+            random,
+            wire_counters: WireCounters::default(),
+        }
+    }
+
+    /// The local UDP addresses that are open, in the order of opening.
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        self.ports.iter().map(|port| port.wire.local())
+    }
+
+    /// The network.
+    pub fn network(&self) -> &N {
+        &self.network
+    }
+
+    /// What the wires counted.
+    #[must_use]
+    pub fn wire_counters(&self) -> WireCounters {
+        self.wire_counters
+    }
+
+    /// Connections that take up memory, those that are still saying good-bye included.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.ports.iter().map(|port| port.endpoint.connections()).sum()
+    }
+
+    fn add_port(&mut self, wire: N::Wire) -> io::Result<usize> {
+        let index = self.ports.len();
+        if index == MAX_PORTS {
+            return Err(io::Error::other(format!("{MAX_PORTS} local addresses are open")));
+        }
+        // A locally administered EUI-64 (the bit of weight 2 in its first byte).
+        let guid = u64::from(self.random.next_u32()?) << 32 | u64::from(self.random.next_u32()?);
+        let guid = guid & !(3 << PORT_SHIFT) | 2 << PORT_SHIFT;
+        let seed = self.random.next_seed()?;
+        let mut config = EndpointConfig::new(wire.local(), guid, seed);
+        config.member = self.network.member();
+        config.max_inflight_bytes = self.config.max_inflight_bytes;
+        self.ports.push(Port {
+            endpoint: Endpoint::new(config),
+            wire,
+            outgoing: Vec::with_capacity(TRANSMIT_BATCH),
+        });
+        Ok(index)
+    }
+
+    /// The port to listen at.
+    fn listening_port(&mut self, ip: IpAddr) -> Result<usize, BindError> {
+        let wanted = SocketAddr::new(ip, UDP_PORT);
+        if let Some(index) = self.ports.iter().position(|port| port.wire.local() == wanted) {
+            return Ok(index);
+        }
+        let wire = self.network.open_listening(ip)?;
+        self.add_port(wire).map_err(|source| BindError::Io { ip, source })
+    }
+
+    /// The port to reach a peer from.
+    fn connecting_port(&mut self, route: Route, remote: SocketAddr) -> Result<usize, BindError> {
+        let fits = |local: IpAddr| match route.source {
+            Source::Address(ip) => local == ip,
+            Source::AnyLoopback => {
+                matches!(local, IpAddr::V4(ip) if ip.is_loopback()) && local != remote.ip()
+            }
+        };
+        if let Some(index) = self.ports.iter().position(|port| fits(port.wire.local().ip())) {
+            return Ok(index);
+        }
+        let wire = self.network.open_connecting(route.source, remote)?;
+        let ip = wire.local().ip();
+        self.add_port(wire).map_err(|source| BindError::Io { ip, source })
+    }
+
+    #[inline]
+    fn port_of(&self, conn: ConnId) -> Option<(&Port<N::Wire>, ConnId)> {
+        let index = usize::try_from(conn.0 >> PORT_SHIFT).ok()?;
+        Some((self.ports.get(index)?, ConnId(conn.0 & CONN_MASK)))
+    }
+
+    #[inline]
+    fn port_mut(&mut self, conn: ConnId) -> Option<(&mut Port<N::Wire>, ConnId, &RegionTable)> {
+        let index = usize::try_from(conn.0 >> PORT_SHIFT).ok()?;
+        Some((self.ports.get_mut(index)?, ConnId(conn.0 & CONN_MASK), &self.regions))
+    }
+
+    /// Takes what has arrived.
+    fn receive(&mut self, now: Timestamp) {
+        let Self { network, ports, regions, wire_counters, .. } = self;
+        let member = network.member();
+        for Port { endpoint, wire, .. } in ports.iter_mut() {
+            let local = wire.local();
+            for _ in 0..RECEIVE_ROUNDS {
+                let more = wire.receive(now, wire_counters, |arrival| {
+                    if member.count > 1 {
+                        let owner = member_of(&arrival.packet, member.count);
+                        if owner != member.index {
+                            let (source, congested) = (arrival.source, arrival.congested);
+                            let datagram = arrival.datagram.into();
+                            let packet = Forwarded { local, source, congested, datagram };
+                            network.forward(owner, packet);
+                            return;
+                        }
+                    }
+                    let (source, congested) = (arrival.source, arrival.congested);
+                    endpoint.handle_packet(now, source, &arrival.packet, congested, regions);
+                });
+                if !more {
+                    break;
+                }
+            }
+        }
+        if member.count > 1 {
+            while let Some(packet) = network.take_forwarded() {
+                let port = ports.iter_mut().find(|port| port.wire.local() == packet.local);
+                if let Some((port, parsed)) = port.zip(Packet::parse(&packet.datagram).ok()) {
+                    let (source, congested) = (packet.source, packet.congested);
+                    port.endpoint.handle_packet(now, source, &parsed, congested, regions);
+                }
+            }
+        }
+    }
+
+    /// Sends what the endpoints have to send.
+    #[inline]
+    fn transmit(&mut self, now: Timestamp) {
+        let Self { ports, regions, wire_counters, .. } = self;
+        for Port { endpoint, wire, outgoing } in ports.iter_mut() {
+            loop {
+                if outgoing.len() < TRANSMIT_BATCH {
+                    let budget = TRANSMIT_BATCH - outgoing.len();
+                    endpoint.poll_transmit(now, budget, regions, outgoing);
+                }
+                if outgoing.is_empty() {
+                    break;
+                }
+                let sent = wire.transmit(now, outgoing, regions, wire_counters);
+                if sent < outgoing.len() {
+                    outgoing.drain(..sent);
+                    break;
+                }
+                outgoing.clear();
+            }
+        }
+    }
+
+    fn listener_number(&self, port: usize, inner: ListenerId) -> Option<ListenerId> {
+        let place = self.listeners.iter().position(|known| *known == Some((port, inner)))?;
+        u32::try_from(place).ok().map(ListenerId)
+    }
+
+    /// An endpoint's event in this fabric's numbers.
+    fn own_event(&self, port: usize, mut event: CmEvent) -> Option<CmEvent> {
+        let (CmEvent::Resolved { conn }
+        | CmEvent::ConnectRequest { conn, .. }
+        | CmEvent::Established { conn, .. }
+        | CmEvent::ConnectFailed { conn, .. }
+        | CmEvent::Disconnected { conn, .. }) = &mut event;
+        *conn = tagged(port, *conn);
+        if let CmEvent::ConnectRequest { listener, .. } = &mut event {
+            *listener = self.listener_number(port, *listener)?;
+        }
+        Some(event)
+    }
+}
+
+#[inline]
+fn tagged(port: usize, conn: ConnId) -> ConnId {
+    ConnId((port as u64) << PORT_SHIFT | conn.0 & CONN_MASK)
+}
+
+impl<N: Network> Fabric for SoftFabric<N> {
+    fn name(&self) -> &'static str {
+        self.network.name()
+    }
+
+    fn open_domain(&mut self) -> Result<DomainId, RegisterError> {
+        self.regions.open_domain()
+    }
+
+    fn register(
+        &mut self,
+        domain: DomainId,
+        memory: Arc<Memory>,
+        access: Access,
+    ) -> Result<RegionId, RegisterError> {
+        self.regions.register(domain, memory, access)
+    }
+
+    fn deregister(&mut self, region: RegionId) -> Result<(), StaleHandle> {
+        self.regions.deregister(region)
+    }
+
+    fn rkey(&self, conn: ConnId, region: RegionId) -> Result<Rkey, StaleHandle> {
+        let (port, conn) = self.port_of(conn).ok_or_else(stale)?;
+        let domain = port.endpoint.domain(conn).ok().flatten().ok_or_else(stale)?;
+        self.regions.rkey(domain, region)
+    }
+
+    fn listen(&mut self, address: SocketAddr) -> Result<ListenerId, ListenError> {
+        let index = self.listening_port(address.ip()).map_err(|error| match error {
+            BindError::InUse { holder, .. } => ListenError::InUse { address, holder },
+            BindError::NotLocal { .. } => {
+                ListenError::Io { address, source: io::ErrorKind::AddrNotAvailable.into() }
+            }
+            BindError::Io { source, .. } => ListenError::Io { address, source },
+        })?;
+        let gone = || ListenError::Io { address, source: io::ErrorKind::NotFound.into() };
+        let port = self.ports.get_mut(index).ok_or_else(gone)?;
+        let inner = port.endpoint.listen(address.port()).map_err(|error| match error {
+            EndpointError::PortInUse { .. } => {
+                ListenError::InUse { address, holder: "this process itself".to_owned() }
+            }
+            other => ListenError::Io { address, source: io::Error::other(other) },
+        })?;
+        let number = u32::try_from(self.listeners.len()).map_err(|_| gone())?;
+        self.listeners.push(Some((index, inner)));
+        Ok(ListenerId(number))
+    }
+
+    fn close_listener(&mut self, listener: ListenerId) {
+        let place = self.listeners.get_mut(listener.0 as usize).and_then(Option::take);
+        if let Some((port, inner)) = place
+            && let Some(port) = self.ports.get_mut(port)
+        {
+            port.endpoint.close_listener(inner);
+        }
+    }
+
+    fn resolve(
+        &mut self,
+        now: Timestamp,
+        remote: SocketAddr,
+        _timeout: Duration,
+    ) -> Result<ConnId, ResolveError> {
+        let no_route = |reason: String| ResolveError::NoRoute { remote, reason };
+        let route = self.network.route(remote).map_err(|error| no_route(error.to_string()))?;
+        let index = self.connecting_port(route, remote).map_err(|error| match error {
+            BindError::Io { source, .. } => ResolveError::Io { remote, source },
+            other => no_route(other.to_string()),
+        })?;
+        let gone = || ResolveError::Io { remote, source: io::ErrorKind::NotFound.into() };
+        let port = self.ports.get_mut(index).ok_or_else(gone)?;
+        let info = RouteInfo { local_ip: port.wire.local().ip(), path_mtu: route.path_mtu };
+        let conn = port.endpoint.resolve(now, remote, info);
+        let conn =
+            conn.map_err(|error| ResolveError::Io { remote, source: io::Error::other(error) })?;
+        Ok(tagged(index, conn))
+    }
+
+    fn limits(&self, conn: ConnId) -> Result<DeviceLimits, StaleHandle> {
+        let (port, conn) = self.port_of(conn).ok_or_else(stale)?;
+        port.endpoint.limits(conn).map_err(|_| stale())
+    }
+
+    fn create_qp(&mut self, conn: ConnId, config: &QpConfig) -> Result<(), QpError> {
+        if !self.regions.has_domain(config.domain) {
+            return Err(StaleHandle { what: "protection domain" }.into());
+        }
+        let (port, conn, _) = self.port_mut(conn).ok_or_else(stale)?;
+        port.endpoint.create_qp(conn, config).map_err(|error| match error {
+            EndpointError::UnknownConnection => stale().into(),
+            EndpointError::Limit { what, wanted, limit } => QpError::Limit { what, wanted, limit },
+            other => QpError::Io(io::Error::other(other)),
+        })
+    }
+
+    fn connect(
+        &mut self,
+        now: Timestamp,
+        conn: ConnId,
+        params: &ConnectParams,
+        timeout: Duration,
+    ) -> Result<(), CmError> {
+        let (port, conn, _) = self.port_mut(conn).ok_or_else(stale)?;
+        port.endpoint.connect(now, conn, params, timeout).map_err(cm_error)?;
+        self.transmit(now);
+        Ok(())
+    }
+
+    fn accept(
+        &mut self,
+        now: Timestamp,
+        conn: ConnId,
+        params: &ConnectParams,
+    ) -> Result<(), CmError> {
+        let (port, inner) = self.port_of(conn).ok_or_else(stale)?;
+        let local_ip = port.wire.local().ip();
+        let remote = port.endpoint.remote(inner).map_err(cm_error)?;
+        let route = self.network.route(remote).map_err(CmError::Io)?;
+        let info = RouteInfo { local_ip, path_mtu: route.path_mtu };
+        let (port, inner, _) = self.port_mut(conn).ok_or_else(stale)?;
+        port.endpoint.accept(now, inner, params, info).map_err(cm_error)?;
+        self.transmit(now);
+        Ok(())
+    }
+
+    fn reject(&mut self, now: Timestamp, conn: ConnId, private_data: &[u8]) -> Result<(), CmError> {
+        let (port, conn, _) = self.port_mut(conn).ok_or_else(stale)?;
+        port.endpoint.reject(now, conn, private_data).map_err(cm_error)?;
+        self.transmit(now);
+        Ok(())
+    }
+
+    fn disconnect(&mut self, now: Timestamp, conn: ConnId) -> Result<(), CmError> {
+        let (port, conn, _) = self.port_mut(conn).ok_or_else(stale)?;
+        port.endpoint.disconnect(now, conn).map_err(cm_error)?;
+        self.transmit(now);
+        Ok(())
+    }
+
+    fn destroy(&mut self, now: Timestamp, conn: ConnId) {
+        if let Some((port, conn, _)) = self.port_mut(conn) {
+            port.endpoint.destroy(now, conn);
+            // Packets that found no room may be of this connection: let them be lost.
+            port.outgoing.clear();
+            self.transmit(now);
+        }
+    }
+
+    #[inline]
+    fn post_recv(&mut self, conn: ConnId, requests: &[RecvRequest]) -> Result<(), PostError> {
+        let none = PostError { index: 0, kind: PostErrorKind::NoQueuePair };
+        let (port, conn, regions) = self.port_mut(conn).ok_or(none)?;
+        port.endpoint.post_recv(conn, requests, regions)
+    }
+
+    #[inline]
+    fn post_send(&mut self, conn: ConnId, requests: &[SendRequest]) -> Result<(), PostError> {
+        let none = PostError { index: 0, kind: PostErrorKind::NoQueuePair };
+        let (port, conn, regions) = self.port_mut(conn).ok_or(none)?;
+        port.endpoint.post_send(conn, requests, regions)
+    }
+
+    fn flush(&mut self, now: Timestamp) {
+        self.transmit(now);
+    }
+
+    fn poll(
+        &mut self,
+        now: Timestamp,
+        budget: usize,
+        completions: &mut Vec<WorkCompletion>,
+        events: &mut Vec<CmEvent>,
+    ) {
+        self.receive(now);
+        let Self { ports, regions, .. } = self;
+        for port in ports.iter_mut() {
+            if port.endpoint.next_timeout() <= now {
+                port.endpoint.handle_timeout(now, regions);
+            }
+        }
+        self.transmit(now);
+        let mut left = budget;
+        for index in 0..self.ports.len() {
+            let Some(port) = self.ports.get_mut(index) else { break };
+            let start = completions.len();
+            left = left.saturating_sub(port.endpoint.poll_completions(left, completions));
+            if index != 0 {
+                for completion in completions.iter_mut().skip(start) {
+                    completion.conn = tagged(index, completion.conn);
+                }
+            }
+            let start = events.len();
+            port.endpoint.poll_events(events);
+            let mut place = start;
+            while let Some(event) = events.get(place).copied() {
+                match self.own_event(index, event) {
+                    Some(event) => {
+                        if let Some(slot) = events.get_mut(place) {
+                            *slot = event;
+                        }
+                        place += 1;
+                    }
+                    // A request to a listener that is closed by now.
+                    None => {
+                        events.remove(place);
+                        if let CmEvent::ConnectRequest { conn, .. } = event {
+                            self.destroy(now, tagged(index, conn));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn arm(&mut self, now: Timestamp) -> Armed {
+        for port in &mut self.ports {
+            port.endpoint.send_held_acks(now);
+        }
+        self.transmit(now);
+        let mut until = Timestamp::NEVER;
+        let mut ready = self.network.arm();
+        for port in &self.ports {
+            if port.outgoing.is_empty() {
+                ready |= port.endpoint.has_output();
+            } else {
+                until = until.min(now + BLOCKED_RETRY);
+            }
+            until = until.min(port.endpoint.next_timeout());
+        }
+        if ready || until <= now { Armed::Ready } else { Armed::Until(until) }
+    }
+
+    fn wait_fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.network.wait_fds()
+    }
+
+    fn diagnose(&self, conn: ConnId) -> Option<String> {
+        let (port, _) = self.port_of(conn)?;
+        let local = port.wire.local();
+        (local.port() != UDP_PORT).then(|| {
+            format!(
+                "this process speaks from UDP port {}, because port {UDP_PORT} of {} is held by {}; \
+                 peers other than Lariat's own soft provider answer to port {UDP_PORT} only: end \
+                 that process, or give this one another local address",
+                local.port(),
+                local.ip(),
+                self.network.holder(local.ip()),
+            )
+        })
+    }
+
+    fn counters(&self) -> FabricCounters {
+        let wire = self.wire_counters;
+        let mut sum = FabricCounters {
+            packets_sent: wire.packets_sent,
+            packets_received: wire.packets_received,
+            send_calls: wire.send_calls,
+            receive_calls: wire.receive_calls,
+            malformed: wire.malformed,
+            bad_icrc: wire.bad_icrc,
+            ..FabricCounters::default()
+        };
+        for port in &self.ports {
+            let own = port.endpoint.counters();
+            sum.retransmissions += own.retransmissions;
+            sum.unknown_queue_pair += own.unknown_queue_pair + own.wrong_peer;
+            sum.malformed += own.bad_pkey + own.bad_qkey + own.bad_mad;
+            sum.naks_sent += own.naks_sent;
+            sum.naks_received += own.naks_received;
+            sum.congestion_marks += own.congestion_marks;
+        }
+        sum
+    }
+}

@@ -1,0 +1,193 @@
+//! Why a queue or a controller could not be reached or brought up: one enum, with what to check.
+//! Calls nothing; called by `link` and `session`, shown to users through [`crate::Error`].
+
+use core::fmt;
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use lariat_fabric::{CmError, QpError, RegisterError, ResolveError};
+use lariat_wire::nvme::{Qid, Status};
+use lariat_wire::rdma_cm::RejectStatus;
+use lariat_wire::rocev2::cm::RejReason;
+
+use super::types::{LossReason, SubmitError};
+
+/// How far a connection had come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Address and route are looked up.
+    Resolve,
+    /// The connection manager's handshake.
+    Connect,
+    /// The Fabrics Connect command.
+    FabricsConnect,
+    /// The controller is being enabled.
+    Enable,
+    /// The controller and its namespaces are being identified.
+    Identify,
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Resolve => "resolving the address",
+            Self::Connect => "the RDMA connection",
+            Self::FabricsConnect => "the Fabrics Connect command",
+            Self::Enable => "enabling the controller",
+            Self::Identify => "identifying the controller",
+        })
+    }
+}
+
+impl Stage {
+    /// What to check when nothing answers.
+    fn hint(self) -> &'static str {
+        match self {
+            Self::Resolve | Self::Connect => {
+                "is the target running, is the address right, does a firewall stop UDP port 4791?"
+            }
+            Self::FabricsConnect | Self::Enable | Self::Identify => {
+                "the target answers, but not this command: see its log"
+            }
+        }
+    }
+}
+
+/// A queue or a controller did not come up.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// No way to get there.
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+    /// Memory could not be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// The queue pair could not be created.
+    #[error(transparent)]
+    QueuePair(#[from] QpError),
+    /// The connection manager refused locally.
+    #[error(transparent)]
+    Cm(#[from] CmError),
+    /// The peer said no.
+    #[error("{remote} rejected queue {qid}: {reason}{}", nvme_words(*.nvme))]
+    Rejected {
+        /// The target's address.
+        remote: SocketAddr,
+        /// The queue.
+        qid: Qid,
+        /// The connection manager's reason.
+        reason: RejReason,
+        /// The NVMe transport's reason, if it gave one.
+        nvme: Option<RejectStatus>,
+    },
+    /// No route, no neighbour, or a failure of this side.
+    #[error(
+        "{remote} cannot be reached (errno {errno}); is the address right, and is there a route?"
+    )]
+    Unreachable {
+        /// The target's address.
+        remote: SocketAddr,
+        /// The operating system's error number.
+        errno: i32,
+    },
+    /// No answer in time.
+    #[error("{remote} gave no answer within {waited:?} ({stage}); {}", .stage.hint())]
+    TimedOut {
+        /// The target's address.
+        remote: SocketAddr,
+        /// How far it had come.
+        stage: Stage,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The connection ended before it was of use.
+    #[error("the connection to {remote} was lost during {stage}: {reason}")]
+    Lost {
+        /// The target's address.
+        remote: SocketAddr,
+        /// How far it had come.
+        stage: Stage,
+        /// Why.
+        reason: LossReason,
+    },
+    /// The controller refused the Fabrics Connect.
+    #[error("subsystem {subsystem} refused queue {qid}: {status}{hint}")]
+    Refused {
+        /// The subsystem's name.
+        subsystem: String,
+        /// The queue.
+        qid: Qid,
+        /// The status.
+        status: Status,
+        /// What is behind it, as far as the status tells.
+        hint: &'static str,
+    },
+    /// A command of the bring-up failed.
+    #[error("{what} failed: {status}")]
+    Command {
+        /// Which command.
+        what: &'static str,
+        /// The status.
+        status: Status,
+    },
+    /// A command of the bring-up could not be queued.
+    #[error("{what} could not be sent: {source}")]
+    Submit {
+        /// Which command.
+        what: &'static str,
+        /// Why.
+        source: SubmitError,
+    },
+    /// The controller did not become ready in the time it names itself (CAP.TO).
+    #[error("the controller did not become ready within {waited:?}")]
+    NotReady {
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The controller wants authentication, which this initiator cannot do.
+    #[error("subsystem {subsystem} demands authentication, which is not supported")]
+    Authentication {
+        /// The subsystem's name.
+        subsystem: String,
+    },
+    /// The controller lacks something needed.
+    #[error("the controller cannot be used: {0}")]
+    Unsupported(&'static str),
+}
+
+fn nvme_words(status: Option<RejectStatus>) -> String {
+    status.map_or_else(String::new, |status| format!(", NVMe: {status}"))
+}
+
+/// What a Connect status tells about what is wrong.
+pub(crate) fn connect_hint(status: Status, result: u32) -> &'static str {
+    use lariat_wire::nvme::ConnectInvalidParameter as Parameter;
+    if status.same_code(Status::CONNECT_INVALID_HOST) {
+        return "; the host NQN is not among the subsystem's allowed hosts";
+    }
+    if status.same_code(Status::CONNECT_CONTROLLER_BUSY) {
+        return "; the subsystem has no free controller: too many hosts, or a connection that just \
+                died is still being cleaned up";
+    }
+    if !status.same_code(Status::CONNECT_INVALID_PARAMETERS) {
+        return "";
+    }
+    let parameter = Parameter::from_result(result);
+    if parameter == Parameter::SUBNQN {
+        "; there is no subsystem of this name"
+    } else if parameter == Parameter::HOSTNQN {
+        "; the host NQN is not accepted"
+    } else if parameter == Parameter::HOSTID {
+        "; the host identifier is not accepted"
+    } else if parameter == Parameter::CNTLID {
+        "; there is no such controller (any more)"
+    } else if parameter == Parameter::SQSIZE {
+        "; the queue size is not accepted"
+    } else if parameter == Parameter::QID {
+        "; the queue identifier is taken or too high"
+    } else if parameter == Parameter::KATO {
+        "; the keep alive timeout is not accepted"
+    } else {
+        ""
+    }
+}
