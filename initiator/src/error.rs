@@ -1,0 +1,243 @@
+//! What can go wrong, one type for each group of operations, and [`Error`] over all of them. A
+//! controller's refusal carries its NVMe status; a lost connection says why it was lost.
+
+use std::io;
+use std::time::Duration;
+
+use lariat_fabric::RegisterError;
+use lariat_wire::nvme::{Lba, NqnError, Nsid, Status};
+
+use crate::buffer::Buffer;
+use crate::core::{self, Failure, IoFailure, LossReason, SubmitError};
+
+/// Connecting failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// No RDMA provider could be opened.
+    #[error("cannot open the {provider} fabric: {source}")]
+    Fabric {
+        /// Which.
+        provider: &'static str,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The controller could not be reached or brought up.
+    #[error(transparent)]
+    Session(#[from] core::ConnectError),
+    /// Threads or event descriptors could not be had.
+    #[error("operating system: {0}")]
+    System(#[from] io::Error),
+    /// All queues of the controller are taken.
+    #[error(
+        "all {granted} I/O queues are in use; ask for more when connecting (the controller \
+         grants at most what it can)"
+    )]
+    NoQueueLeft {
+        /// What the controller granted.
+        granted: u16,
+    },
+    /// The controller is gone.
+    #[error("the controller's connection is lost: {0}")]
+    Closed(LossReason),
+}
+
+/// An admin command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    /// The controller answered with an error status.
+    #[error("admin command {opcode:#04x} failed: {status}")]
+    Status {
+        /// The command's opcode.
+        opcode: u8,
+        /// The status.
+        status: Status,
+    },
+    /// There was no answer.
+    #[error("the controller's connection is lost: {0}")]
+    ConnectionLost(LossReason),
+    /// It was not sent.
+    #[error("admin command {opcode:#04x} was not sent: {source}")]
+    NotSent {
+        /// The command's opcode.
+        opcode: u8,
+        /// Why.
+        source: SubmitError,
+    },
+    /// The data cannot be understood.
+    #[error("the answer cannot be used: {0}")]
+    Malformed(&'static str),
+    /// There is no such namespace.
+    #[error("there is no namespace {nsid} (or one that cannot be used here)")]
+    NoNamespace {
+        /// The namespace.
+        nsid: Nsid,
+    },
+    /// One namespace was expected.
+    #[error("the subsystem has {count} namespaces; name one")]
+    NotOneNamespace {
+        /// How many there are.
+        count: usize,
+    },
+    /// The discovery log kept changing while it was read.
+    #[error("the log page changed again and again while it was read")]
+    Unstable,
+}
+
+/// An I/O request failed, or was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum IoError {
+    /// The controller answered with an error status.
+    #[error("opcode {opcode:#04x} at block {lba} of namespace {nsid} failed: {status}")]
+    Status {
+        /// The command's opcode.
+        opcode: u8,
+        /// The namespace.
+        nsid: Nsid,
+        /// First block of the command that failed.
+        lba: Lba,
+        /// The status.
+        status: Status,
+    },
+    /// The connection is lost: whether the request was executed is not known.
+    #[error("the connection is lost: {reason}")]
+    ConnectionLost {
+        /// Why.
+        reason: LossReason,
+    },
+    /// The command was not answered in time; its connection was given up.
+    #[error("no answer within {waited:?} (opcode {opcode:#04x}); the connection was given up")]
+    TimedOut {
+        /// The command's opcode.
+        opcode: u8,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// Offset or length is not a multiple of the block size.
+    #[error(
+        "offset {offset} or length {length} is not a multiple of the block size, {block_bytes}"
+    )]
+    Unaligned {
+        /// Offset asked for, in bytes.
+        offset: u64,
+        /// Length asked for, in bytes.
+        length: u64,
+        /// Block size of the namespace in bytes.
+        block_bytes: u32,
+    },
+    /// The range leaves the namespace.
+    #[error("bytes {offset}..+{length} lie outside the namespace of {capacity} bytes")]
+    OutOfRange {
+        /// Offset asked for, in bytes.
+        offset: u64,
+        /// Length asked for, in bytes.
+        length: u64,
+        /// Size of the namespace in bytes.
+        capacity: u64,
+    },
+    /// It was not taken for another reason ([`SubmitError::Full`]: poll first).
+    #[error(transparent)]
+    NotTaken(#[from] SubmitError),
+    /// The buffer's memory could not be registered.
+    #[error(transparent)]
+    Memory(#[from] RegisterError),
+    /// A queue for the synchronous call could not be connected.
+    #[error("no queue: {0}")]
+    Queue(#[source] Box<ConnectError>),
+    /// Memory for buffers could not be had.
+    #[error("no memory for buffers: {0}")]
+    Buffers(#[from] io::Error),
+}
+
+impl IoError {
+    /// The NVMe status, where the controller gave one.
+    #[must_use]
+    pub fn status(&self) -> Option<Status> {
+        match self {
+            Self::Status { status, .. } => Some(*status),
+            _ => None,
+        }
+    }
+
+    /// Whether the connection is gone.
+    #[must_use]
+    pub fn is_connection_lost(&self) -> bool {
+        matches!(
+            self,
+            Self::ConnectionLost { .. }
+                | Self::TimedOut { .. }
+                | Self::NotTaken(SubmitError::Closed(_))
+        )
+    }
+}
+
+impl From<IoFailure> for IoError {
+    fn from(failure: IoFailure) -> Self {
+        let IoFailure { opcode, nsid, lba, failure } = failure;
+        match failure {
+            Failure::Status(status) => Self::Status { opcode, nsid, lba, status },
+            Failure::Lost(LossReason::CommandTimeout { opcode: late, waited, .. })
+                if late == opcode =>
+            {
+                Self::TimedOut { opcode, waited }
+            }
+            Failure::Lost(reason) => Self::ConnectionLost { reason },
+            Failure::NotSent(error) => Self::NotTaken(error),
+        }
+    }
+}
+
+/// A request that was not taken, with its buffer.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct RejectedIo {
+    /// Why.
+    pub error: IoError,
+    /// The caller's buffer, if the request had one.
+    pub buffer: Option<Buffer>,
+}
+
+/// Any of this crate's errors.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Connecting failed.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// An admin command failed.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    /// An I/O request failed.
+    #[error(transparent)]
+    Io(#[from] IoError),
+    /// A name is none.
+    #[error(transparent)]
+    Name(#[from] NqnError),
+}
+
+impl From<RejectedIo> for Error {
+    fn from(rejected: RejectedIo) -> Self {
+        Self::Io(rejected.error)
+    }
+}
+
+impl From<RejectedIo> for IoError {
+    fn from(rejected: RejectedIo) -> Self {
+        rejected.error
+    }
+}
+
+impl Error {
+    /// The NVMe status, where the controller gave one.
+    #[must_use]
+    pub fn status(&self) -> Option<Status> {
+        match self {
+            Self::Io(error) => error.status(),
+            Self::Admin(AdminError::Status { status, .. }) => Some(*status),
+            Self::Connect(ConnectError::Session(
+                core::ConnectError::Refused { status, .. }
+                | core::ConnectError::Command { status, .. },
+            )) => Some(*status),
+            _ => None,
+        }
+    }
+}
