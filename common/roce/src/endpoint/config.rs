@@ -59,7 +59,7 @@ impl Default for CmConfig {
         Self {
             response_timeout: CmTimeout::from_code(17),
             max_retries: 15,
-            disconnect_retries: 4,
+            disconnect_retries: 7,
             service_timeout: CmTimeout::from_code(20),
             time_wait: Duration::from_millis(500),
             max_half_open: 256,
