@@ -77,7 +77,7 @@ pub struct UdpNetwork {
 ///
 /// # Errors
 /// The operating system's word.
-pub(super) fn open_group(count: u8, config: &SoftConfig) -> io::Result<Vec<UdpNetwork>> {
+pub fn open_group(count: u8, config: &SoftConfig) -> io::Result<Vec<UdpNetwork>> {
     if count == 0 {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a group needs a member"));
     }
