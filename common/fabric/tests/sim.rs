@@ -1,12 +1,13 @@
 //! The simulated provider, held to what every provider must do: on a good network, and on one
 //! that loses, repeats, reorders and damages packets.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 mod conformance;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use conformance::{Harness, conformance};
+use conformance::{Harness, Pair, conformance};
 use lariat_fabric::sim::{Faults, SimNet, SimNetwork};
 use lariat_fabric::soft::SoftFabric;
 use lariat_fabric::{Armed, Fabric, Timestamp};
@@ -15,6 +16,7 @@ struct Simulated {
     net: SimNet,
     host: SoftFabric<SimNetwork>,
     target: SoftFabric<SimNetwork>,
+    lossy: bool,
 }
 
 const TARGET: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 2));
@@ -24,7 +26,7 @@ fn simulated(seed: u64, faults: Faults) -> Simulated {
     net.set_faults(faults);
     let host = net.node("10.0.0.1".parse().unwrap());
     let target = net.node(TARGET);
-    Simulated { net, host, target }
+    Simulated { net, host, target, lossy: faults.loss_ppm != 0 }
 }
 
 impl Harness for Simulated {
@@ -50,6 +52,10 @@ impl Harness for Simulated {
         self.net.now()
     }
 
+    fn lossy(&self) -> bool {
+        self.lossy
+    }
+
     fn advance(&mut self, limit: Duration) {
         let now = self.net.now();
         let mut next = (now + limit).min(self.net.next_event_time());
@@ -72,7 +78,7 @@ mod good {
 
 mod faulty {
     use super::*;
-    const FAULTY: Faults = Faults {
+    pub(super) const FAULTY: Faults = Faults {
         loss_ppm: 20_000,
         duplicate_ppm: 20_000,
         reorder_ppm: 20_000,
@@ -82,4 +88,27 @@ mod faulty {
         ..Faults::NONE
     };
     conformance!(simulated(2, FAULTY));
+}
+
+/// The faulty network again, with many more seeds.
+#[test]
+fn many_seeds() {
+    for seed in 0..40 {
+        let pair = &mut Pair::new(simulated(1000 + seed, faulty::FAULTY));
+        conformance::write_then_send_keeps_order(pair);
+        conformance::mixes_in_posting_order(&mut Pair::new(simulated(2000 + seed, faulty::FAULTY)));
+        conformance::flushes_on_disconnect(&mut Pair::new(simulated(3000 + seed, faulty::FAULTY)));
+    }
+}
+
+/// One seed, one history: times, sizes and base headers of all datagrams.
+#[test]
+fn equal_seeds_make_equal_runs() {
+    let trace = |seed: u64| {
+        let mut pair = Pair::new(simulated(seed, faulty::FAULTY));
+        conformance::write_then_send_keeps_order(&mut pair);
+        (pair.harness.net.trace(), pair.harness.net.counters(), pair.harness.net.now())
+    };
+    assert_eq!(trace(5), trace(5));
+    assert_ne!(trace(5), trace(6));
 }

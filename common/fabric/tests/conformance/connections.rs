@@ -161,6 +161,7 @@ pub fn refuses_stale_handles<H: Harness>(pair: &mut Pair<H>) {
     let (host, _) = pair.connect();
     let now = pair.harness.now();
     pair.fabric(Host).destroy(now, host);
+    assert!(matches!(pair.event(Target), CmEvent::Disconnected { .. }));
     let (second, _) = pair.connect();
     assert_ne!(host, second);
     let domain = pair.side(Host).domain;
@@ -168,25 +169,14 @@ pub fn refuses_stale_handles<H: Harness>(pair: &mut Pair<H>) {
     let sge = pair.sge(Host, 0, 8);
     let config = QpConfig { domain, max_send: 1, max_recv: 1 };
     let fabric = pair.fabric(Host);
-    let send = SendRequest {
-        wr_id: 1,
-        op: SendOp::Send,
-        sges: SgeList::one(sge),
-        signaled: true,
-    };
+    let send = SendRequest { wr_id: 1, op: SendOp::Send, sges: SgeList::one(sge), signaled: true };
     let recv = RecvRequest { wr_id: 1, sges: SgeList::one(sge) };
     for stale in [host, ConnId(host.0 ^ 1 << 60), ConnId(u64::MAX)] {
         assert!(fabric.limits(stale).is_err());
         assert!(fabric.rkey(stale, region).is_err());
         assert!(matches!(fabric.create_qp(stale, &config), Err(QpError::Stale(_))));
-        assert_eq!(
-            fabric.post_send(stale, &[send]).unwrap_err().kind,
-            PostErrorKind::NoQueuePair
-        );
-        assert_eq!(
-            fabric.post_recv(stale, &[recv]).unwrap_err().kind,
-            PostErrorKind::NoQueuePair
-        );
+        assert_eq!(fabric.post_send(stale, &[send]).unwrap_err().kind, PostErrorKind::NoQueuePair);
+        assert_eq!(fabric.post_recv(stale, &[recv]).unwrap_err().kind, PostErrorKind::NoQueuePair);
         let timeout = Duration::from_secs(1);
         assert!(matches!(
             fabric.connect(now, stale, &params(b""), timeout),
@@ -217,8 +207,7 @@ pub fn limits_are_kept<H: Harness>(pair: &mut Pair<H>) {
 
     let (host, _target) = pair.connect();
     let sge = pair.sge(Host, 0, 8);
-    let send =
-        SendRequest { wr_id: 1, op: SendOp::Send, sges: SgeList::one(sge), signaled: true };
+    let send = SendRequest { wr_id: 1, op: SendOp::Send, sges: SgeList::one(sge), signaled: true };
     let recv = RecvRequest { wr_id: 1, sges: SgeList::one(sge) };
     // At least what was asked for, and not without end.
     let fabric = pair.fabric(Host);

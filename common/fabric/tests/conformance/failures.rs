@@ -1,8 +1,6 @@
 //! Messages that must not arrive.
 
-use lariat_fabric::verbs::{
-    Access, CmEvent, ConnId, SendOp, SendRequest, Sge, SgeList, WcStatus,
-};
+use lariat_fabric::verbs::{Access, CmEvent, ConnId, SendOp, SendRequest, Sge, SgeList, WcStatus};
 use lariat_fabric::{Fabric, Memory, PostErrorKind};
 use lariat_wire::rocev2::Rkey;
 
@@ -25,7 +23,9 @@ fn breaks<H: Harness>(
     let now = pair.harness.now();
     pair.fabric(Target).flush(now);
     let completions = pair.completions(Target, 2);
-    assert_eq!((completions[0].wr_id, completions[0].status), (1, status));
+    assert_eq!(completions[0].wr_id, 1);
+    let unheard = pair.harness.lossy() && completions[0].status == WcStatus::Flushed;
+    assert!(unheard || completions[0].status == status, "{:?}", completions[0]);
     assert_eq!((completions[1].wr_id, completions[1].status), (2, WcStatus::Flushed));
     let now = pair.harness.now();
     pair.fabric(Target).destroy(now, target);
@@ -70,13 +70,13 @@ pub fn refuses_bad_remote_access<H: Harness>(pair: &mut Pair<H>) {
     let read_only = Access { local_write: false, remote_read: true, remote_write: false };
     let write_only = Access { local_write: true, remote_read: false, remote_write: true };
     let cases = [
-        (read_only, true, start, 64, 0),          // not to be written
-        (write_only, false, start, 64, 0),        // not to be read
-        (Access::LOCAL, false, start, 64, 0),     // not to be reached at all
-        (Access::REMOTE, true, start + 1, 8192, 0), // one byte beyond
-        (Access::REMOTE, false, start - 1, 64, 0), // one byte before
+        (read_only, true, start, 64, 0),              // not to be written
+        (write_only, false, start, 64, 0),            // not to be read
+        (Access::LOCAL, false, start, 64, 0),         // not to be reached at all
+        (Access::REMOTE, true, start + 1, 8192, 0),   // one byte beyond
+        (Access::REMOTE, false, start - 1, 64, 0),    // one byte before
         (Access::REMOTE, true, u64::MAX - 10, 64, 0), // around the end
-        (Access::REMOTE, true, start, 64, 0x100), // another key
+        (Access::REMOTE, true, start, 64, 0x100),     // another key
     ];
     for (access, write, remote_address, length, flip) in cases {
         let ends = pair.connect();
@@ -152,7 +152,9 @@ pub fn fails_a_receive_that_is_too_small<H: Harness>(pair: &mut Pair<H>) {
     let before = pair.bytes(Host, 500_063, 10);
     let source = pair.sge(Target, 0, 64);
     pair.post(Target, target, 1, SendOp::Send, SgeList::one(source));
-    assert_eq!(pair.completions(Target, 1)[0].status, WcStatus::RemoteInvalidRequest);
+    let status = pair.completions(Target, 1)[0].status;
+    let unheard = pair.harness.lossy() && status == WcStatus::Flushed;
+    assert!(unheard || status == WcStatus::RemoteInvalidRequest, "{status:?}");
     let failed = pair.completions(Host, 2);
     assert_eq!((failed[0].wr_id, failed[0].status), (11, WcStatus::LocalLength));
     assert_eq!((failed[1].wr_id, failed[1].status), (12, WcStatus::Flushed));

@@ -4,6 +4,9 @@
 //! [`conformance!`] makes a test of each function below for one harness. A test gets a fresh
 //! [`Pair`]: a host that connects and a target that listens, driven in turns from one thread.
 
+#![allow(unreachable_pub, reason = "every test binary has this module to itself")]
+#![allow(clippy::cast_possible_truncation, reason = "numbers that the tests choose are small")]
+
 mod connections;
 mod failures;
 mod pair;
@@ -11,7 +14,7 @@ mod transfers;
 
 pub use connections::*;
 pub use failures::*;
-pub use pair::{Harness, Pair, Side};
+pub use pair::{Harness, Pair};
 pub use transfers::*;
 
 /// Makes the tests for a harness: an expression that is evaluated anew for each.

@@ -23,6 +23,10 @@ pub trait Harness {
     /// An address where nobody answers.
     fn silent_address(&self) -> SocketAddr;
     fn now(&self) -> Timestamp;
+    /// Whether packets may be lost: then a NAK may be, and the good-bye that follows it tells less.
+    fn lossy(&self) -> bool {
+        false
+    }
     /// Lets time pass until something may have happened, and not much longer than `limit`.
     fn advance(&mut self, limit: Duration);
 }
@@ -186,8 +190,7 @@ impl<H: Harness> Pair<H> {
     /// A resolved host connection with a queue pair.
     pub fn resolve(&mut self, remote: SocketAddr) -> ConnId {
         let now = self.harness.now();
-        let conn =
-            self.harness.host().resolve(now, remote, Duration::from_secs(2)).unwrap();
+        let conn = self.harness.host().resolve(now, remote, Duration::from_secs(2)).unwrap();
         assert_eq!(self.event(Host), CmEvent::Resolved { conn });
         let config = self.config(Host);
         self.harness.host().create_qp(conn, &config).unwrap();

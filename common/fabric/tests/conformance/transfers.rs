@@ -11,8 +11,7 @@ const SIZES: [u32; 9] = [0, 1, 3, 64, 4095, 4096, 4097, 65_536, 200_001];
 
 pub fn sends_and_receives<H: Harness>(pair: &mut Pair<H>) {
     let (host, target) = pair.connect();
-    for (from, to, sender, receiver) in
-        [(Host, Target, host, target), (Target, Host, target, host)]
+    for (from, to, sender, receiver) in [(Host, Target, host, target), (Target, Host, target, host)]
     {
         for (wr_id, size) in (10..).zip(SIZES) {
             let sink = pair.sge(to, 500_000, 200_100);
@@ -89,12 +88,22 @@ pub fn write_then_send_keeps_order<H: Harness>(pair: &mut Pair<H>) {
             pair.recv(Host, host, slot, SgeList::one(sink));
             let op = pair.write_op(Target, host, 100_000 + slot * 20_000);
             let source = pair.sge(Target, (round * 31 + slot) * 100, 4096 + 1000 * slot as u32);
-            requests.push(SendRequest { wr_id: slot, op, sges: SgeList::one(source), signaled: false });
+            requests.push(SendRequest {
+                wr_id: slot,
+                op,
+                sges: SgeList::one(source),
+                signaled: false,
+            });
         }
         for slot in 0..count {
             let source = pair.sge(Target, slot, 16);
             let op = SendOp::Send;
-            requests.push(SendRequest { wr_id: 50 + slot, op, sges: SgeList::one(source), signaled: true });
+            requests.push(SendRequest {
+                wr_id: 50 + slot,
+                op,
+                sges: SgeList::one(source),
+                signaled: true,
+            });
         }
         pair.fabric(Target).post_send(target, &requests).unwrap();
         let now = pair.harness.now();
