@@ -199,7 +199,9 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             HostMemory::Keyed { .. } if !request.send_data => {
                 request.advance(now, State::AwaitRead, &mut self.stats);
                 if let Some(connection) = self.connections.get_mut(key as usize) {
-                    if connection.reads_in_flight >= connection.read_depth {
+                    let before_it =
+                        usize::from(connection.reads_in_flight) + connection.read_queue.len();
+                    if before_it >= usize::from(connection.read_depth) {
                         self.stats.read_waits += 1;
                     }
                     connection.read_queue.push_back(slot);

@@ -25,6 +25,9 @@ mod sgl;
 mod stats;
 mod wr_id;
 
+#[cfg(test)]
+mod tests;
+
 pub use reactor::{Reactor, ReactorConfig, ReactorError, Resources};
 pub use request::State;
 pub use stats::{BUCKETS, Latency, Stage, Statistics};

@@ -350,7 +350,13 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
                         .get(slot as usize)
                         .is_none_or(|request| request.state() == State::Held)
                 };
-                let drained = connection.requests.iter().all(idle);
+                // The end of an admin queue would cut the I/O queues short, here and on other
+                // reactors: it goes last.
+                let last = match &connection.role {
+                    Role::Admin(controller) => controller.shared().queues() == 0,
+                    _ => true,
+                };
+                let drained = last && connection.requests.iter().all(idle);
                 if connection.is_live() && (drained || now >= deadline) {
                     to_close.push((key_of(at), "the target stops"));
                 }

@@ -1,0 +1,582 @@
+//! A fabric, a storage and a host that do what the test says, and complain when the reactor breaks
+//! a rule: memory used by two at a time, queues overrun, RDMA READs beyond the agreed depth.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use lariat_fabric::verbs::{
+    Access, CmEvent, ConnId, ConnectParams, DeviceLimits, DisconnectReason, DomainId, ListenerId,
+    PrivateData, QpConfig, RecvRequest, RegionId, SendOp, SendRequest, Sge, WcOpcode, WcStatus,
+    WorkCompletion,
+};
+use lariat_fabric::{
+    Armed, CmError, Fabric, FabricCounters, ListenError, Memory, PostError, PostErrorKind, QpError,
+    RegisterError, ResolveError, StaleHandle, Timestamp,
+};
+use lariat_wire::nvme::Completion;
+use lariat_wire::rocev2::Rkey;
+
+use crate::storage::{
+    BackendId, BlockCompletion, BlockOp, BlockRequest, Geometry, Storage, StorageError,
+};
+
+/// Which bytes of which memory somebody holds. Shared by the mock fabric and the mock storage.
+#[derive(Clone, Default)]
+pub(super) struct Ledger(Rc<RefCell<Vec<(usize, u64, u64)>>>);
+
+impl Ledger {
+    fn take(&self, memory: &Arc<Memory>, offset: u64, length: u32) {
+        let base = memory.address().as_ptr() as usize;
+        let (start, end) = (offset, offset + u64::from(length));
+        assert!(end <= memory.len() as u64, "outside of the memory");
+        let mut held = self.0.borrow_mut();
+        for &(other, from, to) in held.iter() {
+            assert!(
+                other != base || end <= from || to <= start,
+                "bytes {start}..{end} are in use as {from}..{to}"
+            );
+        }
+        held.push((base, start, end));
+    }
+
+    fn give(&self, memory: &Arc<Memory>, offset: u64, length: u32) {
+        let entry = (memory.address().as_ptr() as usize, offset, offset + u64::from(length));
+        let mut held = self.0.borrow_mut();
+        let at = held.iter().position(|&other| other == entry).expect("it was held");
+        held.swap_remove(at);
+    }
+
+    pub(super) fn held(&self) -> usize {
+        self.0.borrow().len()
+    }
+}
+
+pub(super) struct MockConnection {
+    pub(super) qp: Option<QpConfig>,
+    pub(super) accepted: Option<ConnectParams>,
+    pub(super) rejected: Option<Vec<u8>>,
+    pub(super) receives: VecDeque<RecvRequest>,
+    /// Posted and not completed, in order.
+    pub(super) sends: VecDeque<SendRequest>,
+    /// Memory of the host by key.
+    pub(super) host: BTreeMap<u32, Vec<u8>>,
+    pub(super) responses: VecDeque<Completion>,
+    pub(super) invalidated: Vec<u32>,
+    /// Sends that may complete before the fabric stops; `None` for no limit.
+    pub(super) credit: Option<usize>,
+    pub(super) down: bool,
+}
+
+pub(super) struct MockFabric {
+    ledger: Ledger,
+    regions: Vec<Arc<Memory>>,
+    pub(super) connections: BTreeMap<ConnId, MockConnection>,
+    pub(super) completions: Vec<WorkCompletion>,
+    pub(super) events: Vec<CmEvent>,
+    /// What was posted, in order: `"write 4096"`, `"response 3"`.
+    pub(super) log: Vec<String>,
+    pub(super) limits: DeviceLimits,
+    pub(super) fail_posts: bool,
+    next: u64,
+}
+
+/// Where a key's memory starts in the host.
+pub(super) fn address_of(key: u32) -> u64 {
+    u64::from(key) << 32
+}
+
+impl MockFabric {
+    pub(super) fn new(ledger: Ledger) -> Self {
+        Self {
+            ledger,
+            regions: Vec::new(),
+            connections: BTreeMap::new(),
+            completions: Vec::new(),
+            events: Vec::new(),
+            log: Vec::new(),
+            limits: DeviceLimits {
+                max_queue_depth: 8192,
+                max_sge: 2,
+                max_initiator_depth: 16,
+                max_responder_resources: 16,
+                send_with_invalidate: true,
+                read_sink_needs_remote_write: false,
+                max_message_bytes: 1 << 30,
+            },
+            fail_posts: false,
+            next: 1,
+        }
+    }
+
+    fn memory(&self, sge: &Sge) -> Arc<Memory> {
+        let at = usize::try_from(sge.region.0).unwrap();
+        Arc::clone(&self.regions[at])
+    }
+
+    /// A host asks for a connection, serving `reads` RDMA READs at a time.
+    pub(super) fn dial(&mut self, private_data: &[u8], reads: u8) -> ConnId {
+        let conn = ConnId(self.next);
+        self.next += 1;
+        self.connections.insert(
+            conn,
+            MockConnection {
+                qp: None,
+                accepted: None,
+                rejected: None,
+                receives: VecDeque::new(),
+                sends: VecDeque::new(),
+                host: BTreeMap::new(),
+                responses: VecDeque::new(),
+                invalidated: Vec::new(),
+                credit: None,
+                down: false,
+            },
+        );
+        let address = SocketAddr::from(([127, 0, 0, 1], 4420));
+        self.events.push(CmEvent::ConnectRequest {
+            conn,
+            listener: ListenerId(0),
+            peer: address,
+            local: address,
+            responder_resources: reads,
+            initiator_depth: 0,
+            private_data: PrivateData::new(private_data).unwrap(),
+        });
+        conn
+    }
+
+    pub(super) fn connection(&mut self, conn: ConnId) -> &mut MockConnection {
+        self.connections.get_mut(&conn).expect("the connection is there")
+    }
+
+    /// The host sends a capsule.
+    pub(super) fn capsule(&mut self, conn: ConnId, bytes: &[u8]) {
+        let connection = self.connections.get_mut(&conn).expect("the connection is there");
+        let receive = connection.receives.pop_front().expect("a receive for all that may be sent");
+        let sge = receive.sges.iter().next().unwrap();
+        let memory = self.memory(&sge);
+        self.ledger.give(&memory, sge.offset, sge.length);
+        let fits = bytes.len() <= sge.length as usize;
+        if fits {
+            memory.write_at(sge.offset, bytes).unwrap();
+        }
+        self.completions.push(WorkCompletion {
+            conn,
+            wr_id: receive.wr_id,
+            status: if fits { WcStatus::Success } else { WcStatus::LocalLength },
+            opcode: WcOpcode::Recv,
+            byte_len: u32::try_from(bytes.len()).unwrap(),
+            invalidated: None,
+        });
+    }
+
+    /// Executes what was posted, as far as the connection's credit goes.
+    pub(super) fn execute(&mut self, conn: ConnId) {
+        loop {
+            let connection = self.connection(conn);
+            match &mut connection.credit {
+                _ if connection.down => return,
+                Some(0) => return,
+                Some(credit) if !connection.sends.is_empty() => *credit -= 1,
+                _ => {}
+            }
+            let Some(send) = connection.sends.pop_front() else { return };
+            self.execute_one(conn, &send);
+        }
+    }
+
+    fn execute_one(&mut self, conn: ConnId, send: &SendRequest) {
+        let sge = send.sges.iter().next().unwrap();
+        let memory = self.memory(&sge);
+        let mut bytes = vec![0; sge.length as usize];
+        memory.read_at(sge.offset, &mut bytes).unwrap();
+        let connection = self.connections.get_mut(&conn).unwrap();
+        let mut status = WcStatus::Success;
+        let opcode = match send.op {
+            SendOp::Send | SendOp::SendWithInvalidate { .. } => {
+                if let SendOp::SendWithInvalidate { rkey } = send.op {
+                    connection.invalidated.push(rkey.0);
+                }
+                let completion = Completion::from_bytes(&bytes.try_into().unwrap());
+                connection.responses.push_back(completion);
+                WcOpcode::Send
+            }
+            SendOp::Write { remote_address, rkey } => {
+                match remote(connection, rkey, remote_address, sge.length) {
+                    Some(place) => place.copy_from_slice(&bytes),
+                    None => status = WcStatus::RemoteAccess,
+                }
+                WcOpcode::Write
+            }
+            SendOp::Read { remote_address, rkey } => {
+                match remote(connection, rkey, remote_address, sge.length) {
+                    Some(place) => memory.write_at(sge.offset, place).unwrap(),
+                    None => status = WcStatus::RemoteAccess,
+                }
+                WcOpcode::Read
+            }
+        };
+        self.ledger.give(&memory, sge.offset, sge.length);
+        if send.signaled || status != WcStatus::Success {
+            self.completions.push(WorkCompletion {
+                conn,
+                wr_id: send.wr_id,
+                status,
+                opcode,
+                byte_len: sge.length,
+                invalidated: None,
+            });
+        }
+        if status != WcStatus::Success {
+            self.cut(conn, DisconnectReason::Error);
+        }
+    }
+
+    /// The connection breaks: everything posted is flushed, and the event comes.
+    pub(super) fn cut(&mut self, conn: ConnId, reason: DisconnectReason) {
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        if connection.down {
+            return;
+        }
+        connection.down = true;
+        let sends: Vec<_> = connection.sends.drain(..).collect();
+        let receives: Vec<_> = connection.receives.drain(..).collect();
+        let flushed = |wr_id| WorkCompletion {
+            conn,
+            wr_id,
+            status: WcStatus::Flushed,
+            opcode: WcOpcode::Send,
+            byte_len: 0,
+            invalidated: None,
+        };
+        for send in sends {
+            for sge in send.sges.iter() {
+                self.ledger.give(&self.memory(&sge), sge.offset, sge.length);
+            }
+            self.completions.push(flushed(send.wr_id));
+        }
+        for receive in receives {
+            for sge in receive.sges.iter() {
+                self.ledger.give(&self.memory(&sge), sge.offset, sge.length);
+            }
+            self.completions.push(flushed(receive.wr_id));
+        }
+        self.events.push(CmEvent::Disconnected { conn, reason });
+    }
+}
+
+fn remote(
+    connection: &mut MockConnection,
+    rkey: Rkey,
+    address: u64,
+    length: u32,
+) -> Option<&mut [u8]> {
+    let start = usize::try_from(address.checked_sub(address_of(rkey.0))?).ok()?;
+    connection.host.get_mut(&rkey.0)?.get_mut(start..start + length as usize)
+}
+
+const STALE: StaleHandle = StaleHandle { what: "connection" };
+
+impl Fabric for MockFabric {
+    fn name(&self) -> &'static str {
+        "mock"
+    }
+
+    fn open_domain(&mut self) -> Result<DomainId, RegisterError> {
+        Ok(DomainId(1))
+    }
+
+    fn register(
+        &mut self,
+        _domain: DomainId,
+        memory: Arc<Memory>,
+        _access: Access,
+    ) -> Result<RegionId, RegisterError> {
+        self.regions.push(memory);
+        Ok(RegionId(self.regions.len() as u64 - 1))
+    }
+
+    fn deregister(&mut self, _region: RegionId) -> Result<(), StaleHandle> {
+        Err(STALE)
+    }
+
+    fn rkey(&self, _conn: ConnId, _region: RegionId) -> Result<Rkey, StaleHandle> {
+        Err(STALE)
+    }
+
+    fn listen(&mut self, _address: SocketAddr) -> Result<ListenerId, ListenError> {
+        Ok(ListenerId(0))
+    }
+
+    fn close_listener(&mut self, _listener: ListenerId) {}
+
+    fn resolve(
+        &mut self,
+        _now: Timestamp,
+        remote: SocketAddr,
+        _timeout: Duration,
+    ) -> Result<ConnId, ResolveError> {
+        Err(ResolveError::NoRoute { remote, reason: "the mock only accepts".into() })
+    }
+
+    fn limits(&self, _conn: ConnId) -> Result<DeviceLimits, StaleHandle> {
+        Ok(self.limits)
+    }
+
+    fn create_qp(&mut self, conn: ConnId, config: &QpConfig) -> Result<(), QpError> {
+        self.connections.get_mut(&conn).ok_or(STALE)?.qp = Some(*config);
+        Ok(())
+    }
+
+    fn connect(
+        &mut self,
+        _now: Timestamp,
+        _conn: ConnId,
+        _params: &ConnectParams,
+        _timeout: Duration,
+    ) -> Result<(), CmError> {
+        Err(STALE.into())
+    }
+
+    fn accept(
+        &mut self,
+        _now: Timestamp,
+        conn: ConnId,
+        params: &ConnectParams,
+    ) -> Result<(), CmError> {
+        self.connections.get_mut(&conn).ok_or(STALE)?.accepted = Some(*params);
+        self.events.push(CmEvent::Established {
+            conn,
+            initiator_depth: params.initiator_depth,
+            responder_resources: params.responder_resources,
+            private_data: PrivateData::EMPTY,
+        });
+        Ok(())
+    }
+
+    fn reject(
+        &mut self,
+        _now: Timestamp,
+        conn: ConnId,
+        private_data: &[u8],
+    ) -> Result<(), CmError> {
+        let connection = self.connections.get_mut(&conn).ok_or(STALE)?;
+        assert!(connection.qp.is_none(), "nothing is left to free");
+        connection.rejected = Some(private_data.to_vec());
+        Ok(())
+    }
+
+    fn disconnect(&mut self, _now: Timestamp, conn: ConnId) -> Result<(), CmError> {
+        if self.connections.get(&conn).is_none_or(|connection| connection.down) {
+            return Err(STALE.into());
+        }
+        self.cut(conn, DisconnectReason::Local);
+        Ok(())
+    }
+
+    fn destroy(&mut self, _now: Timestamp, conn: ConnId) {
+        if self.connections.get(&conn).is_none_or(|connection| connection.rejected.is_some()) {
+            return;
+        }
+        self.cut(conn, DisconnectReason::Local);
+        self.completions.retain(|completion| completion.conn != conn);
+        self.events.retain(
+            |event| !matches!(event, CmEvent::Disconnected { conn: other, .. } if *other == conn),
+        );
+        self.connections.remove(&conn);
+    }
+
+    fn post_recv(&mut self, conn: ConnId, requests: &[RecvRequest]) -> Result<(), PostError> {
+        for request in requests {
+            for sge in request.sges.iter() {
+                self.ledger.take(&self.memory(&sge), sge.offset, sge.length);
+            }
+        }
+        let connection = self.connections.get_mut(&conn).expect("posted to a connection");
+        if connection.down {
+            // Refused as a whole: nothing of it is held.
+            for sge in requests.iter().flat_map(|request| request.sges.iter()) {
+                self.ledger.give(&self.memory(&sge), sge.offset, sge.length);
+            }
+            return Err(PostError { index: 0, kind: PostErrorKind::WrongState });
+        }
+        connection.receives.extend(requests);
+        let most = connection.qp.expect("has a queue pair").max_recv as usize;
+        assert!(connection.receives.len() <= most, "more receives than the queue pair takes");
+        Ok(())
+    }
+
+    fn post_send(&mut self, conn: ConnId, requests: &[SendRequest]) -> Result<(), PostError> {
+        let down = self.connections.get(&conn).expect("posted to a connection").down;
+        if down || self.fail_posts {
+            return Err(PostError { index: 0, kind: PostErrorKind::WrongState });
+        }
+        for request in requests {
+            for sge in request.sges.iter() {
+                self.ledger.take(&self.memory(&sge), sge.offset, sge.length);
+            }
+            self.log.push(match request.op {
+                SendOp::Send | SendOp::SendWithInvalidate { .. } => "response".to_owned(),
+                SendOp::Write { .. } => format!("write {}", request.sges.total_length()),
+                SendOp::Read { .. } => format!("read {}", request.sges.total_length()),
+            });
+        }
+        let connection = self.connection(conn);
+        connection.sends.extend(requests);
+        let reads = |send: &&SendRequest| matches!(send.op, SendOp::Read { .. });
+        let reads = connection.sends.iter().filter(reads).count();
+        let agreed = connection.accepted.expect("accepted").initiator_depth;
+        assert!(reads <= usize::from(agreed), "more RDMA READs than agreed");
+        let most = connection.qp.expect("has a queue pair").max_send as usize;
+        assert!(connection.sends.len() <= most, "more sends than the queue pair takes");
+        Ok(())
+    }
+
+    fn flush(&mut self, _now: Timestamp) {
+        let all: Vec<_> = self.connections.keys().copied().collect();
+        for conn in all {
+            self.execute(conn);
+        }
+    }
+
+    fn poll(
+        &mut self,
+        _now: Timestamp,
+        budget: usize,
+        completions: &mut Vec<WorkCompletion>,
+        events: &mut Vec<CmEvent>,
+    ) {
+        let some = budget.min(self.completions.len());
+        completions.extend(self.completions.drain(..some));
+        if self.completions.is_empty() {
+            events.append(&mut self.events);
+        }
+    }
+
+    fn arm(&mut self, _now: Timestamp) -> Armed {
+        if self.completions.is_empty() && self.events.is_empty() {
+            Armed::Until(Timestamp::NEVER)
+        } else {
+            Armed::Ready
+        }
+    }
+
+    fn wait_fds(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    fn counters(&self) -> FabricCounters {
+        FabricCounters::default()
+    }
+}
+
+pub(super) const BLOCK_BYTES: u32 = 512;
+pub(super) const BLOCKS: u64 = 2048;
+
+pub(super) const GEOMETRY: Geometry = Geometry {
+    block_bytes: BLOCK_BYTES,
+    capacity_blocks: BLOCKS,
+    volatile_write_cache: true,
+    deallocate: true,
+    read_only: false,
+};
+
+/// A disk in memory that completes when it is told to.
+pub(super) struct MockStorage {
+    ledger: Ledger,
+    memories: Vec<Arc<Memory>>,
+    pub(super) disk: Vec<u8>,
+    pub(super) pending: Vec<BlockRequest>,
+    /// Completes nothing by itself.
+    pub(super) held: bool,
+    /// Requests it takes at a time.
+    pub(super) capacity: usize,
+    pub(super) fail: Option<StorageError>,
+    pub(super) done: Vec<BlockOp>,
+    ready: Vec<BlockCompletion>,
+}
+
+impl MockStorage {
+    pub(super) fn new(ledger: Ledger) -> Self {
+        Self {
+            ledger,
+            memories: Vec::new(),
+            disk: (0..BLOCKS)
+                .flat_map(|block| [u8::try_from(block % 251).unwrap(); BLOCK_BYTES as usize])
+                .collect(),
+            pending: Vec::new(),
+            held: false,
+            capacity: usize::MAX,
+            fail: None,
+            done: Vec::new(),
+            ready: Vec::new(),
+        }
+    }
+
+    /// Completes one of the pending requests, at the next poll.
+    pub(super) fn finish(&mut self, at: usize) {
+        let request = self.pending.swap_remove(at);
+        let offset = |start: u64| usize::try_from(start).unwrap() * BLOCK_BYTES as usize;
+        match request.op {
+            BlockOp::Read { start, buffer } => {
+                let memory = &self.memories[usize::from(buffer.memory)];
+                self.ledger.give(memory, buffer.offset, buffer.length);
+                if self.fail.is_none() {
+                    let from = &self.disk[offset(start)..][..buffer.length as usize];
+                    memory.write_at(buffer.offset, from).unwrap();
+                }
+            }
+            BlockOp::Write { start, buffer, .. } => {
+                let memory = &self.memories[usize::from(buffer.memory)];
+                self.ledger.give(memory, buffer.offset, buffer.length);
+                assert_eq!(buffer.offset % 4096, 0, "O_DIRECT");
+                if self.fail.is_none() {
+                    let to = &mut self.disk[offset(start)..][..buffer.length as usize];
+                    memory.read_at(buffer.offset, to).unwrap();
+                }
+            }
+            BlockOp::Flush | BlockOp::WriteZeroes { .. } | BlockOp::Deallocate { .. } => {}
+        }
+        self.done.push(request.op);
+        let result = self.fail.map_or(Ok(()), Err);
+        self.ready.push(BlockCompletion { tag: request.tag, result });
+    }
+}
+
+impl Storage for MockStorage {
+    fn use_buffers(&mut self, memories: &[Arc<Memory>]) {
+        self.memories = memories.to_vec();
+    }
+
+    fn geometry(&self, _backend: BackendId) -> Option<Geometry> {
+        Some(GEOMETRY)
+    }
+
+    fn submit(&mut self, request: BlockRequest) -> Result<(), BlockRequest> {
+        if self.pending.len() >= self.capacity {
+            return Err(request);
+        }
+        if let BlockOp::Read { buffer, .. } | BlockOp::Write { buffer, .. } = request.op {
+            let memory = &self.memories[usize::from(buffer.memory)];
+            self.ledger.take(memory, buffer.offset, buffer.length);
+        }
+        self.pending.push(request);
+        Ok(())
+    }
+
+    fn poll(&mut self, _now: Timestamp, done: &mut Vec<BlockCompletion>) {
+        while !self.held && !self.pending.is_empty() {
+            self.finish(0);
+        }
+        done.append(&mut self.ready);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.pending.len()
+    }
+}
