@@ -193,3 +193,26 @@ fn effects() -> CommandEffects {
     }
     log
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ring_stays_as_long_as_it_is() {
+        let mut ring = ErrorRing::default();
+        for cid in 0..1000 {
+            ring.push(ErrorReport {
+                qid: Qid(1),
+                cid: CommandId(cid),
+                opcode: 2,
+                status: Status::LBA_OUT_OF_RANGE,
+                nsid: Nsid(1),
+                lba: Lba(0),
+            });
+        }
+        let kept: Vec<_> = ring.iter().map(|(count, report)| (count, report.cid.0)).collect();
+        assert_eq!(kept.len(), ERROR_ENTRIES);
+        assert_eq!((kept[0], kept[63]), ((1000, 999), (937, 936)));
+    }
+}
