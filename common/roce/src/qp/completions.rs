@@ -22,6 +22,12 @@ impl Completions {
         Self { conn, queue: VecDeque::with_capacity(capacity), receives: 0 }
     }
 
+    /// What the list can hold without allocating.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.queue.capacity()
+    }
+
     /// Of requests, not yet polled.
     pub(super) fn sends(&self) -> usize {
         self.queue.len() - self.receives()

@@ -51,7 +51,7 @@ pub struct QpParams {
     pub rnr_retry_count: u8,
     /// The negotiated acknowledge timeout. A request without any progress for
     /// `(retry_count + 1) * ack_timeout` fails the queue pair; retransmission itself goes by
-    /// measured round trips.
+    /// measured round trips. Less than `rto_floor` counts as that.
     pub ack_timeout: Duration,
     /// Bytes on their way at most, READs' answers included: the congestion window's ceiling.
     pub max_inflight_bytes: u32,

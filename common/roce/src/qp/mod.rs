@@ -48,9 +48,6 @@ pub use state::QpState;
 const EINVAL: i32 = 22;
 /// The last opcode of the RC service (IBTA 9.2.1).
 const LAST_RC_OPCODE: u8 = 0x1f;
-/// READ data per poll, in packets, at least, however small the window.
-const MIN_READ_BURST: u64 = 4;
-
 /// What exists once the peer is known.
 #[derive(Debug)]
 struct Link {
@@ -242,7 +239,10 @@ impl QueuePair {
             counters.packets_dropped += 1;
         } else if opcode.is_response() {
             if congestion_mark && opcode.is_read_response() {
+                // The peer is told; but what READ data comes is what we ask for, so the window
+                // that slows it is ours.
                 link.responder.replies.congestion_marked(now);
+                link.requester.window.on_cnp(now);
             }
             let result = link.requester.handle_response(now, packet, mem, completions, counters);
             if let Err(fault) = result {
@@ -277,7 +277,7 @@ impl QueuePair {
         })
     }
 
-    /// Whether [`Self::poll_transmit`] would give a packet now.
+    /// Whether [`Self::poll_transmit`] has work. After it gave nothing, this is `false`.
     #[must_use]
     pub fn wants_transmit(&self) -> bool {
         self.link.as_ref().is_some_and(|link| {
@@ -310,15 +310,9 @@ impl QueuePair {
         let mut sent = 0;
         let mut refused = None;
         if self.state.receives() {
-            let window_packets = requester.window.bytes() / u64::from(requester.mtu.max(1));
-            let burst = usize::try_from(window_packets.max(MIN_READ_BURST)).unwrap_or(budget);
-            let fair = if sends && requester.wants_transmit(may_begin) {
-                budget.div_ceil(2)
-            } else {
-                budget
-            };
-            let (reads, result) =
-                replies.transmit_reads(burst.min(fair), standing, mem, &mut outbox);
+            let others = sends && requester.wants_transmit(may_begin);
+            let share = if others { budget.div_ceil(2) } else { budget };
+            let (reads, result) = replies.transmit_reads(share, standing, mem, &mut outbox);
             sent = reads;
             refused = result.err();
         }
@@ -371,6 +365,19 @@ impl QueuePair {
     /// To ERROR: everything outstanding completes as flushed. Nothing happens if it is there.
     pub fn fail(&mut self, _now: Timestamp, cause: QpFailure) {
         self.enter_error(cause, None, false);
+    }
+
+    /// What all queues can hold without allocating.
+    #[cfg(test)]
+    fn capacities(&self) -> [usize; 5] {
+        let link = self.link.as_ref().expect("a connection");
+        [
+            self.receives.capacity(),
+            self.completions.capacity(),
+            link.requester.queue.capacity(),
+            link.requester.reads.capacity(),
+            link.responder.replies.capacity(),
+        ]
     }
 
     /// To ERROR (IBTA 10.3.1.5): the request at fault completes with its status, everything else as

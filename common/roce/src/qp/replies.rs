@@ -218,6 +218,12 @@ impl Replies {
         self.reads.insert(place, job);
     }
 
+    /// What the list can hold without allocating.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.reads.capacity()
+    }
+
     /// A packet came with a congestion mark.
     pub(super) fn congestion_marked(&mut self, now: Timestamp) {
         if self.last_cnp.is_none_or(|last| now.since(last) >= CNP_INTERVAL) {
@@ -267,6 +273,12 @@ impl Replies {
                 let address = reth.virtual_address;
                 match mem.check_remote(self.domain, reth.rkey, address, reth.length, REMOTE_READ) {
                     Ok(range) => Some(range),
+                    // Asked for long ago and answered: its owner may have withdrawn the key.
+                    Err(_) if job.repeated => {
+                        outbox.counters.packets_dropped += 1;
+                        self.reads.pop_front();
+                        continue;
+                    }
                     Err(_) => {
                         self.refuse(Syndrome::Nak(NakCode::RemoteAccess), job.next);
                         return (sent, Err(Refusal(NakCode::RemoteAccess)));

@@ -43,6 +43,12 @@ impl Receives {
         self.queue.len()
     }
 
+    /// What the queue can hold without allocating.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.queue.capacity()
+    }
+
     /// Appends a receive. The caller checked that there is room.
     pub(super) fn post(&mut self, request: &RecvRequest, buffer: LocalBuffer) {
         self.queue.push_back(RecvWqe { wr_id: request.wr_id, buffer });

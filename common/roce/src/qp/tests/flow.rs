@@ -265,6 +265,54 @@ fn marks_are_answered_and_slow_the_sender() {
 }
 
 #[test]
+fn marked_read_data_slows_the_reader() {
+    let mut pair = Pair::new(PathMtu::Mtu1024, |_, _| {});
+    let far = pair.region(1, vec![1; 1 << 20], Access::REMOTE);
+    let sink = pair.region(0, vec![0; 1 << 20], Access::LOCAL);
+    let before = pair.sides[0].qp.window_bytes();
+    pair.script = Box::new(|from, _| if from == 1 { Fate::Marked } else { Fate::Deliver });
+    let op = SendOp::Read { remote_address: BASE, rkey: key_of(far) };
+    pair.send(0, 1, op, at(sink, 0, 64 << 10));
+    pair.settle();
+    assert!(pair.sides[0].qp.window_bytes() < before);
+    assert_eq!(pair.counters(0).cnps_sent, 1);
+}
+
+#[test]
+fn a_late_repetition_of_a_read_harms_nobody() {
+    let mut pair = Pair::new(PathMtu::Mtu1024, |_, params| params.responder_resources = 1);
+    let far = pair.region(1, vec![1; 4096], Access::REMOTE);
+    let sink = pair.region(0, vec![0; 8192], Access::LOCAL);
+    let op = SendOp::Read { remote_address: BASE, rkey: key_of(far) };
+    pair.send(0, 1, op, at(sink, 0, 4096));
+    let copy = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+    let notes = copy.clone();
+    pair.script = Box::new(move |from, bytes| {
+        if from == 0 {
+            notes.borrow_mut().push(bytes.to_vec());
+        }
+        Fate::Deliver
+    });
+    pair.settle();
+    // Once while another READ needs its place, and once when the key is gone.
+    let copy = copy.borrow()[0].clone();
+    pair.inject(1, &copy);
+    pair.send(0, 2, op, at(sink, 4096, 4096));
+    let side = &mut pair.sides[0];
+    let mut out = Vec::new();
+    assert_eq!(side.qp.poll_transmit(pair.now, 9, &side.mem, &mut out), 1);
+    let second = wire_bytes(&out[0], &side.mem);
+    pair.inject(1, &second);
+    pair.settle();
+    assert_eq!(pair.done(0).len(), 2);
+    pair.sides[1].mem.revoke(far);
+    pair.inject(1, &copy);
+    pair.settle();
+    assert!(pair.both_alive());
+    assert_eq!((pair.counters(0).timeouts, pair.counters(1).duplicates), (0, 2));
+}
+
+#[test]
 fn no_more_than_the_window_is_on_its_way() {
     let mut pair = Pair::new(PathMtu::Mtu1024, |_, p| p.max_inflight_bytes = 32 << 10);
     let source = pair.region(0, vec![1; 1 << 20], Access::REMOTE);

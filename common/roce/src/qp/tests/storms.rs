@@ -206,6 +206,10 @@ impl Storm {
         }
     }
 
+    fn capacities(&self) -> [[usize; 5]; 2] {
+        [0, 1].map(|me| self.pair.sides[me].qp.capacities())
+    }
+
     fn run(&mut self) {
         struct Tell(u64);
         impl Drop for Tell {
@@ -216,6 +220,7 @@ impl Storm {
             }
         }
         let _tell = Tell(self.seed);
+        let capacities = self.capacities();
         let mut steps = 0;
         loop {
             self.post_sends(0);
@@ -231,6 +236,7 @@ impl Storm {
             assert!(steps < 1_000_000, "does not come to rest");
         }
         assert!(self.pair.both_alive());
+        assert_eq!(self.capacities(), capacities, "a queue grew");
         self.finish();
     }
 }
