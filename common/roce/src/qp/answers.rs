@@ -129,9 +129,9 @@ impl Requester {
     ) {
         self.cursor = self.cursor.saturating_sub(completed);
         if self.next < self.unacked {
-            // What was about to be sent again had arrived after all.
+            // What was about to be sent again had arrived after all; its request is done or is
+            // the first now.
             self.next = self.unacked;
-            self.cursor = 0;
         }
         // A window that was not used proves nothing about the path.
         if inflight_before * 2 >= self.window.bytes() {

@@ -206,7 +206,12 @@ pub(super) struct Pair {
     /// Opcode and PSN of every packet, with its sender.
     pub(super) log: Vec<(usize, Opcode, Psn)>,
     pub(super) budget: usize,
+    /// A slow socket: one poll per side, then time passes.
+    pub(super) lazy: bool,
 }
+
+/// Between two polls of a slow socket.
+const LAZY: Duration = Duration::from_micros(3);
 
 pub(super) fn params(mtu: PathMtu) -> QpParams {
     let remote = "127.0.0.1:4791".parse().unwrap();
@@ -243,6 +248,7 @@ impl Pair {
             script: Box::new(|_, _| Fate::Deliver),
             log: Vec::new(),
             budget: 64,
+            lazy: false,
         }
     }
 
@@ -289,6 +295,9 @@ impl Pair {
                 for bytes in packets {
                     self.fly(me, bytes);
                 }
+                if self.lazy {
+                    break;
+                }
             }
             let side = &mut self.sides[me];
             while let Some(completion) = side.qp.poll_completion() {
@@ -300,6 +309,8 @@ impl Pair {
 
     fn next_event(&self) -> Timestamp {
         let arrival = self.flying.keys().next().map_or(Timestamp::NEVER, |(at, _)| *at);
+        let again = self.sides.iter().any(|side| side.qp.wants_transmit());
+        let arrival = if again { arrival.min(self.now + LAZY) } else { arrival };
         self.sides.iter().map(|side| side.qp.next_timeout()).fold(arrival, Timestamp::min)
     }
 

@@ -214,6 +214,24 @@ fn senseless_requests() {
 }
 
 #[test]
+fn repetitions_keep_to_what_was_asked() {
+    let mut pair = Pair::new(PathMtu::Mtu256, |_, _| {});
+    pair.region(1, vec![1; 4096], Access::REMOTE);
+    let reth = |length| Reth { virtual_address: BASE, rkey: Rkey(0x1000), length };
+    pair.inject(1, &forged(Opcode::ReadRequest, 0, reth(600), &[]));
+    pair.flush();
+    assert_eq!(pair.count(1, Opcode::ReadResponseLast), 1);
+    // The same again is answered again; from the middle too; what reaches beyond it is not.
+    pair.inject(1, &forged(Opcode::ReadRequest, 0, reth(600), &[]));
+    pair.inject(1, &forged(Opcode::ReadRequest, 1, reth(300), &[]));
+    pair.flush();
+    assert_eq!(pair.count(1, Opcode::ReadResponseLast), 2);
+    pair.inject(1, &forged(Opcode::ReadRequest, 1, reth(600), &[]));
+    assert!(!pair.sides[1].qp.wants_transmit());
+    assert!(pair.both_alive());
+}
+
+#[test]
 fn an_unasked_length_of_read_data() {
     let mut pair = Pair::new(PathMtu::Mtu256, |_, _| {});
     let sink = pair.region(0, vec![0; 1024], Access::LOCAL);

@@ -19,6 +19,7 @@ struct Weather {
     /// Receives that the application keeps posted.
     receives: u64,
     inflight: u32,
+    lazy: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +65,7 @@ impl Storm {
             params.rto_cap = Duration::from_millis(5);
         });
         pair.budget = weather.budget;
+        pair.lazy = weather.lazy;
         let slot = weather.mtu.bytes() as u64 * 6;
         let total = usize::try_from(slot).unwrap() * weather.messages;
         let recv_total = usize::try_from(slot * RECV_SLOTS).unwrap();
@@ -257,6 +259,7 @@ fn weather(dice: &mut Dice) -> Weather {
         budget: 1 + usize::try_from(dice.below(40)).unwrap(),
         receives: 1 + dice.below(RECV_SLOTS),
         inflight: 1 << (13 + dice.below(8)),
+        lazy: dice.one_in(2),
     }
 }
 
