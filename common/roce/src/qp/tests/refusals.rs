@@ -232,6 +232,22 @@ fn repetitions_keep_to_what_was_asked() {
 }
 
 #[test]
+fn a_repetition_is_answered_in_its_place() {
+    let mut pair = Pair::new(PathMtu::Mtu256, |_, _| {});
+    pair.region(1, vec![1; 4096], Access::REMOTE);
+    let reth = Reth { virtual_address: BASE, rkey: Rkey(0x1000), length: 512 };
+    let first = forged(Opcode::ReadRequest, 0, reth, &[]);
+    pair.inject(1, &first);
+    pair.inject(1, &forged(Opcode::ReadRequest, 2, reth, &[]));
+    let side = &mut pair.sides[1];
+    assert_eq!(side.qp.poll_transmit(pair.now, 1, &side.mem, &mut Vec::new()), 1);
+    pair.inject(1, &first);
+    pair.flush();
+    let psns: Vec<_> = pair.log.iter().map(|(_, _, psn)| psn.diff(Psn::new(0xff_fff0))).collect();
+    assert_eq!(psns, [0, 1, 2, 3]);
+}
+
+#[test]
 fn an_unasked_length_of_read_data() {
     let mut pair = Pair::new(PathMtu::Mtu256, |_, _| {});
     let sink = pair.region(0, vec![0; 1024], Access::LOCAL);
