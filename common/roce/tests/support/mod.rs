@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test's helpers fail by panic")]
 
 pub mod consumer;
+pub mod lab;
 pub mod link;
 pub mod memory;
 pub mod net;
