@@ -1,0 +1,56 @@
+//! `lariat bench`: a workload on one namespace, then its figures. Calls the library; called by `main`.
+
+mod options;
+mod pattern;
+mod report;
+mod run;
+
+use anyhow::Result;
+
+pub(crate) use self::options::BenchOptions;
+use self::report::Place;
+use crate::connect_args::NamespaceArgs;
+use crate::failure::Interrupted;
+use crate::output::{OutputFormat, print, print_json};
+use crate::signals::Stop;
+
+/// Options of `bench`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct BenchArgs {
+    #[command(flatten)]
+    namespace: NamespaceArgs,
+    #[command(flatten)]
+    workload: BenchOptions,
+    /// How the figures are printed.
+    #[arg(short, long, value_enum, default_value = "normal")]
+    output_format: OutputFormat,
+    /// No live line.
+    #[arg(long)]
+    quiet: bool,
+}
+
+/// `lariat bench`.
+pub(crate) fn bench(args: &BenchArgs, stop: &Stop) -> Result<()> {
+    let options = &args.workload;
+    options.check()?;
+    let subsystem = &args.namespace.subsystem;
+    let controller = subsystem.connect(options.queues, options.iodepth)?;
+    let disk = args.namespace.namespace(&controller)?;
+    let geometry = disk.geometry();
+    let region = options.region(geometry.block_bytes, geometry.capacity_bytes())?;
+    let report = run::run(&controller, geometry, options, region, stop, args.quiet)?;
+    let place = Place {
+        address: subsystem.address(),
+        nqn: subsystem.nqn().to_string(),
+        nsid: geometry.nsid.0,
+        fabric: subsystem.fabric_name().to_owned(),
+    };
+    match args.output_format {
+        OutputFormat::Normal => print(&report.human(options, &place))?,
+        OutputFormat::Json => print_json(&report.json(options, &place))?,
+    }
+    if stop.requested() {
+        return Err(Interrupted("interrupted; the figures are those up to then".into()).into());
+    }
+    Ok(())
+}

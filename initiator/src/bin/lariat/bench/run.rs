@@ -1,0 +1,305 @@
+//! Runs a workload: a thread for each queue that keeps it full, and one that keeps time. Nothing is
+//! allocated per request. Calls the library, `pattern`, `report`; called by `bench`.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::time::Duration;
+use std::io::{IsTerminal, Write};
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use lariat::{Buffer, BufferPool, Controller, Geometry, IoQueue};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+
+use super::options::{BenchOptions, Region};
+use super::pattern::{Next, Random, Requests, fill};
+use super::report::{Report, Side};
+use crate::signals::Stop;
+use crate::units::{show_count, show_rate, to_f64};
+
+/// Between two looks at the clock and at signals.
+const TICK: Duration = Duration::from_millis(50);
+
+/// What the threads and the time keeper share.
+struct Shared {
+    /// Completions count from now on.
+    measuring: AtomicBool,
+    /// Submit no more.
+    over: AtomicBool,
+    reads: AtomicU64,
+    writes: AtomicU64,
+}
+
+/// One queue's work.
+struct Worker<'a> {
+    queue: IoQueue,
+    geometry: Geometry,
+    requests: Requests,
+    /// For reads, and for writes: so that what was read is never what is written.
+    pools: [BufferPool; 2],
+    shared: &'a Shared,
+    depth: u32,
+}
+
+/// A worker's result.
+struct Sides {
+    read: Side,
+    write: Side,
+}
+
+/// Runs it.
+pub(crate) fn run(
+    controller: &Controller,
+    geometry: Geometry,
+    options: &BenchOptions,
+    region: Region,
+    stop: &Stop,
+    quiet: bool,
+) -> Result<Report> {
+    let shared = Shared {
+        measuring: AtomicBool::new(false),
+        over: AtomicBool::new(false),
+        reads: AtomicU64::new(0),
+        writes: AtomicU64::new(0),
+    };
+    let mut workers = Vec::new();
+    for index in 0..options.queues {
+        workers.push(Worker::new(controller, geometry, options, region, index, &shared)?);
+    }
+    // Only now are signals looked at.
+    stop.orderly();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = workers
+            .into_iter()
+            .map(|worker| {
+                std::thread::Builder::new()
+                    .name("queue".into())
+                    .spawn_scoped(scope, move || worker.work())
+                    .context("cannot start a thread")
+            })
+            .collect::<Result<_>>()?;
+        let kept = keep_time(&shared, options, stop, quiet, || {
+            threads.iter().any(std::thread::ScopedJoinHandle::is_finished)
+        });
+        shared.over.store(true, Ordering::Relaxed);
+        let mut report = Report {
+            read: Side::new()?,
+            write: Side::new()?,
+            elapsed: kept.elapsed,
+            cpu: kept.cpu,
+        };
+        for thread in threads {
+            let sides = thread.join().unwrap_or_else(|_| Err(anyhow!("a queue's thread died")))?;
+            report.read.add(&sides.read)?;
+            report.write.add(&sides.write)?;
+        }
+        Ok(report)
+    })
+}
+
+struct Kept {
+    elapsed: Duration,
+    cpu: Duration,
+}
+
+/// Ramp, measurement, live line; ends early when a thread has ended or the user wants it.
+fn keep_time(
+    shared: &Shared,
+    options: &BenchOptions,
+    stop: &Stop,
+    quiet: bool,
+    failed: impl Fn() -> bool,
+) -> Kept {
+    let ramp_end = Instant::now() + options.ramp_time;
+    let sleep_until = |end: Instant| {
+        let left = end.saturating_duration_since(Instant::now());
+        std::thread::sleep(left.min(TICK));
+        !left.is_zero() && !stop.requested() && !failed()
+    };
+    while sleep_until(ramp_end) {}
+    let start = Instant::now();
+    let cpu = cpu_time();
+    shared.measuring.store(true, Ordering::Relaxed);
+    let end = start + options.runtime;
+    let mut live = Live::new(options, start, quiet);
+    while sleep_until(end) {
+        live.show(shared);
+    }
+    shared.measuring.store(false, Ordering::Relaxed);
+    let elapsed = start.elapsed();
+    live.clear();
+    Kept { elapsed, cpu: cpu_time().saturating_sub(cpu) }
+}
+
+/// Processor time of this process, user and system.
+fn cpu_time() -> Duration {
+    getrusage(UsageWho::RUSAGE_SELF).map_or(Duration::ZERO, |usage| {
+        let microseconds =
+            usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+        Duration::from_micros(u64::try_from(microseconds).unwrap_or(0))
+    })
+}
+
+impl<'a> Worker<'a> {
+    fn new(
+        controller: &Controller,
+        geometry: Geometry,
+        options: &BenchOptions,
+        region: Region,
+        index: u16,
+        shared: &'a Shared,
+    ) -> Result<Self> {
+        let mut queue = controller.io_queue()?;
+        let depth = options.iodepth;
+        ensure!(
+            queue.depth() >= depth,
+            "the controller takes {} requests on a queue: --iodepth {depth} is more than that",
+            queue.depth()
+        );
+        let count = usize::try_from(depth)?;
+        let request_bytes = usize::try_from(region.request_bytes)?;
+        let mut pool = |wanted: bool| -> Result<BufferPool> {
+            let pool = BufferPool::new(if wanted { count } else { 1 }, request_bytes)
+                .context("no memory for the buffers")?;
+            queue.register(pool.memory())?;
+            Ok(pool)
+        };
+        let pools = [pool(options.rw.reads())?, pool(options.rw.writes())?];
+        let [_, payloads] = &pools;
+        paint(payloads, Random::new(options.seed, u64::from(index) + 0x1_0000))?;
+        let requests = Requests::new(options, region, index);
+        Ok(Self { queue, geometry, requests, pools, shared, depth })
+    }
+
+    fn work(mut self) -> Result<Sides> {
+        let mut sides = Sides { read: Side::new()?, write: Side::new()? };
+        let depth = usize::try_from(self.depth)?;
+        let mut done = Vec::with_capacity(depth);
+        let mut count = 0u64;
+        loop {
+            if self.shared.over.load(Ordering::Relaxed) {
+                break;
+            }
+            while self.queue.outstanding() < self.depth {
+                count += 1;
+                self.submit(count)?;
+            }
+            self.queue.wait(&mut done, TICK);
+            let measuring = self.shared.measuring.load(Ordering::Relaxed);
+            for ended in done.drain(..) {
+                let is_read = ended.user_data == READ;
+                ended.result.context(if is_read { "read" } else { "write" })?;
+                if !measuring {
+                    continue;
+                }
+                let latency = ended.stages.answered.since(ended.stages.submitted);
+                let (side, counter) = if is_read {
+                    (&mut sides.read, &self.shared.reads)
+                } else {
+                    (&mut sides.write, &self.shared.writes)
+                };
+                side.record(latency);
+                counter.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        // What is still in flight is not counted, but waited for.
+        while self.queue.outstanding() > 0 {
+            self.queue.wait(&mut done, TICK);
+            done.clear();
+        }
+        Ok(sides)
+    }
+
+    fn submit(&mut self, count: u64) -> Result<()> {
+        let Next { offset_bytes, is_read } = self.requests.next();
+        let [reads, writes] = &self.pools;
+        let pool = if is_read { reads } else { writes };
+        let mut buffer = pool.take().context("a buffer is missing")?;
+        let sent = if is_read {
+            self.queue.submit_read(READ, self.geometry, offset_bytes, buffer)
+        } else {
+            mark(&mut buffer, count)?;
+            self.queue.submit_write(WRITE, self.geometry, offset_bytes, buffer, false)
+        };
+        sent.map_err(|rejected| rejected.error)
+            .with_context(|| format!("request at byte {offset_bytes}"))
+    }
+}
+
+/// `user_data` of the two kinds.
+const READ: u64 = 0;
+const WRITE: u64 = 1;
+
+/// Fills all buffers of a pool.
+fn paint(pool: &BufferPool, mut random: Random) -> Result<()> {
+    let mut bytes = vec![0; pool.buffer_bytes()];
+    let mut buffers: Vec<Buffer> = std::iter::from_fn(|| pool.take()).collect();
+    for buffer in &mut buffers {
+        fill(&mut bytes, &mut random);
+        buffer.write(0, &bytes).context("a buffer is shorter than it says")?;
+    }
+    Ok(())
+}
+
+/// Makes a payload differ from the one before, at little cost: a counter in each 4 KiB.
+fn mark(buffer: &mut Buffer, count: u64) -> Result<()> {
+    for at in (0..buffer.len()).step_by(4096) {
+        buffer.write(at, &count.to_le_bytes()).context("a buffer is shorter than it says")?;
+    }
+    Ok(())
+}
+
+/// The line on the terminal.
+struct Live {
+    active: bool,
+    start: Instant,
+    shown: Instant,
+    runtime: f64,
+    request_bytes: f64,
+    reads: u64,
+    writes: u64,
+}
+
+impl Live {
+    fn new(options: &BenchOptions, start: Instant, quiet: bool) -> Self {
+        Self {
+            active: !quiet && std::io::stderr().is_terminal(),
+            start,
+            shown: start,
+            runtime: options.runtime.as_secs_f64(),
+            request_bytes: to_f64(options.bs),
+            reads: 0,
+            writes: 0,
+        }
+    }
+
+    /// Once a second.
+    fn show(&mut self, shared: &Shared) {
+        let passed = self.shown.elapsed().as_secs_f64();
+        if !self.active || passed < 1.0 {
+            return;
+        }
+        let reads = shared.reads.load(Ordering::Relaxed);
+        let writes = shared.writes.load(Ordering::Relaxed);
+        let read_rate = to_f64(reads - self.reads) / passed;
+        let write_rate = to_f64(writes - self.writes) / passed;
+        let side = |rate: f64| {
+            format!("{} IOPS {}", show_count(rate), show_rate(rate * self.request_bytes))
+        };
+        let _ = write!(
+            std::io::stderr(),
+            "\r\x1b[K[{:.0}/{:.0} s] read {}, write {}",
+            self.start.elapsed().as_secs_f64(),
+            self.runtime,
+            side(read_rate),
+            side(write_rate)
+        );
+        (self.reads, self.writes, self.shown) = (reads, writes, Instant::now());
+    }
+
+    fn clear(&self) {
+        if self.active {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Where to connect to, in nvme-cli's flags, and the library's options from them. Calls the library;
+//! called by all verbs.
+
+use core::time::Duration;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+
+use anyhow::{Context, Result, anyhow};
+use lariat::{ConnectOptions, Controller, FabricChoice, HostId, Namespace, Nqn, Nsid};
+
+use crate::failure::usage;
+use crate::units::parse_duration;
+
+/// nvme-cli's files of the host's identity.
+const HOST_NQN_FILE: &str = "/etc/nvme/hostnqn";
+const HOST_ID_FILE: &str = "/etc/nvme/hostid";
+
+/// RDMA provider.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum FabricArg {
+    /// An RDMA device that reaches the target, else soft.
+    #[default]
+    Auto,
+    /// RoCEv2 in user space over UDP: needs no hardware and no kernel module.
+    Soft,
+    /// An RDMA device (libibverbs).
+    Ib,
+}
+
+/// The target and this host.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ConnectArgs {
+    /// Transport type; only rdma is supported.
+    #[arg(short, long, value_name = "TYPE", default_value = "rdma", value_parser = transport)]
+    transport: Rdma,
+    /// Address of the target: IPv4, IPv6 or a host name.
+    #[arg(short = 'a', long, value_name = "ADDRESS")]
+    traddr: String,
+    /// Port of the target (of RDMA CM, not of UDP).
+    #[arg(short = 's', long, value_name = "PORT", default_value_t = 4420)]
+    trsvcid: u16,
+    /// Name of this host [default: /etc/nvme/hostnqn, else one derived from the machine].
+    #[arg(short = 'q', long, value_name = "NQN", value_parser = Nqn::parse)]
+    hostnqn: Option<Nqn>,
+    /// Identifier of this host, a UUID [default: /etc/nvme/hostid, else one derived from the machine].
+    #[arg(short = 'I', long, value_name = "UUID")]
+    hostid: Option<uuid::Uuid>,
+    /// Keep alive timeout in seconds; 0 for none.
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 10)]
+    keep_alive_tmo: u16,
+    /// RDMA provider.
+    #[arg(long, value_enum, default_value = "auto")]
+    fabric: FabricArg,
+    /// How long to try to connect.
+    #[arg(long, value_name = "TIME", default_value = "10", value_parser = parse_duration)]
+    connect_timeout: Duration,
+    /// How long to wait for the answer to a command.
+    #[arg(long, value_name = "TIME", default_value = "30", value_parser = parse_duration)]
+    io_timeout: Duration,
+}
+
+/// The target, a subsystem there, and its queues.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct SubsystemArgs {
+    #[command(flatten)]
+    connect: ConnectArgs,
+    /// Name of the subsystem; `lariat discover` lists those of a target.
+    #[arg(short, long, value_name = "NQN", value_parser = Nqn::parse)]
+    nqn: Nqn,
+    /// Entries of each I/O queue [default: as many as the work needs].
+    #[arg(short = 'Q', long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1024))]
+    queue_size: Option<u32>,
+    /// I/O queues to ask for [default: as many as the work needs].
+    #[arg(short = 'i', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=128))]
+    nr_io_queues: Option<u16>,
+}
+
+/// A namespace of a subsystem.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct NamespaceArgs {
+    #[command(flatten)]
+    pub(crate) subsystem: SubsystemArgs,
+    /// Namespace [default: the only one].
+    #[arg(long, visible_alias = "nsid", value_name = "NSID",
+          value_parser = clap::value_parser!(u32).range(1..=0xffff_fffe))]
+    namespace_id: Option<u32>,
+}
+
+/// The one transport there is.
+#[derive(Clone, Copy, Debug)]
+struct Rdma;
+
+fn transport(name: &str) -> Result<Rdma, String> {
+    match name {
+        "rdma" => Ok(Rdma),
+        "tcp" | "fc" | "loop" | "pcie" => Err(format!(
+            "lariat speaks NVMe over RDMA only, not {name}; use -t rdma, or nvme-cli for {name}"
+        )),
+        other => Err(format!("there is no transport {other:?}; use -t rdma")),
+    }
+}
+
+impl ConnectArgs {
+    /// The address as given, with its port.
+    pub(crate) fn resolve(&self) -> Result<SocketAddr> {
+        let bare = self.traddr.trim_start_matches('[').trim_end_matches(']');
+        if let Ok(address) = bare.parse::<IpAddr>() {
+            return Ok(SocketAddr::new(address, self.trsvcid));
+        }
+        (self.traddr.as_str(), self.trsvcid)
+            .to_socket_addrs()
+            .with_context(|| format!("cannot look up the host name {:?}", self.traddr))?
+            .next()
+            .ok_or_else(|| anyhow!("the host name {:?} has no address", self.traddr))
+    }
+
+    fn apply(&self, options: &mut ConnectOptions) -> Result<()> {
+        let Rdma = self.transport;
+        options.fabric = match self.fabric {
+            FabricArg::Auto => FabricChoice::Auto,
+            FabricArg::Soft => FabricChoice::Soft,
+            FabricArg::Ib => {
+                return Err(usage(
+                    "--fabric ib: this build has no support for RDMA devices; use --fabric soft",
+                ));
+            }
+        };
+        if let Some(id) = self.hostid.map_or_else(host_id_of_file, |id| Ok(Some(id)))? {
+            options.host_id = HostId(id.into_bytes());
+        }
+        if let Some(nqn) =
+            self.hostnqn.clone().map_or_else(host_nqn_of_file, |nqn| Ok(Some(nqn)))?
+        {
+            options.host_nqn = nqn;
+        }
+        options.kato = Duration::from_secs(u64::from(self.keep_alive_tmo));
+        options.connect_timeout = self.connect_timeout;
+        options.admin_timeout = self.io_timeout.min(options.admin_timeout);
+        options.io_timeout = self.io_timeout;
+        Ok(())
+    }
+
+    /// Options for the discovery controller.
+    pub(crate) fn discovery(&self) -> Result<ConnectOptions> {
+        let mut options = ConnectOptions::discovery(self.resolve()?);
+        let kato = options.kato;
+        self.apply(&mut options)?;
+        options.kato = kato;
+        Ok(options)
+    }
+}
+
+impl SubsystemArgs {
+    /// Connects; `queues` of `depth` are what the work needs.
+    pub(crate) fn connect(&self, queues: u16, depth: u32) -> Result<Controller> {
+        let mut options = ConnectOptions::new(self.connect.resolve()?, self.nqn.clone());
+        self.connect.apply(&mut options)?;
+        options.queues = self.nr_io_queues.unwrap_or(queues).max(queues);
+        options.queue_depth = self.depth(depth);
+        Ok(Controller::connect(options)?)
+    }
+
+    /// The depth of each queue: one entry of a queue always stays free.
+    pub(crate) fn depth(&self, wanted: u32) -> u32 {
+        self.queue_size.map_or(wanted, |size| size.saturating_sub(1)).max(1)
+    }
+
+    /// For reports.
+    pub(crate) fn address(&self) -> String {
+        self.connect.resolve().map_or_else(
+            |_| format!("{}:{}", self.connect.traddr, self.connect.trsvcid),
+            |address| address.to_string(),
+        )
+    }
+
+    /// For reports: `auto` is the soft provider as long as there is no other.
+    pub(crate) fn fabric_name(&self) -> &'static str {
+        match self.connect.fabric {
+            FabricArg::Auto | FabricArg::Soft => "soft",
+            FabricArg::Ib => "ib",
+        }
+    }
+
+    /// For reports.
+    pub(crate) fn nqn(&self) -> &Nqn {
+        &self.nqn
+    }
+}
+
+impl NamespaceArgs {
+    /// The namespace that was named, or the only one.
+    pub(crate) fn namespace(&self, controller: &Controller) -> Result<Namespace> {
+        match self.namespace_id {
+            Some(id) => Ok(controller.namespace(Nsid(id))?),
+            None => only(controller),
+        }
+    }
+}
+
+fn only(controller: &Controller) -> Result<Namespace> {
+    let ids: Vec<String> =
+        controller.namespaces().iter().map(|info| info.geometry.nsid.to_string()).collect();
+    match ids.len() {
+        0 => Err(anyhow!("the subsystem shows this host no namespace that can be used")),
+        1 => Ok(controller.only_namespace()?),
+        _ => Err(usage(format!(
+            "the subsystem has namespaces {}: say which with --namespace-id",
+            ids.join(", ")
+        ))),
+    }
+}
+
+fn line_of(path: &str) -> Option<String> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().next()?.trim();
+    (!line.is_empty()).then(|| line.to_owned())
+}
+
+fn host_nqn_of_file() -> Result<Option<Nqn>> {
+    line_of(HOST_NQN_FILE)
+        .map(|line| Nqn::parse(&line).with_context(|| format!("{HOST_NQN_FILE} (or give -q)")))
+        .transpose()
+}
+
+fn host_id_of_file() -> Result<Option<uuid::Uuid>> {
+    line_of(HOST_ID_FILE)
+        .map(|line| {
+            line.parse().with_context(|| format!("{HOST_ID_FILE} holds no UUID (or give -I)"))
+        })
+        .transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        namespace: NamespaceArgs,
+    }
+
+    fn parse(words: &[&str]) -> Result<NamespaceArgs, String> {
+        let words = [&["lariat", "-n", "nqn.2026-11.io.lariat:demo"], words].concat();
+        Line::try_parse_from(words).map(|line| line.namespace).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn nvme_clis_flags_are_understood() {
+        let args = parse(&[
+            "-t",
+            "rdma",
+            "-a",
+            "127.0.0.9",
+            "-s",
+            "4421",
+            "-q",
+            "nqn.2026-11.io.lariat:host",
+            "-I",
+            "11111111-1111-1111-1111-111111111111",
+            "-k",
+            "3",
+            "-Q",
+            "33",
+            "-i",
+            "2",
+            "--namespace-id",
+            "7",
+        ])
+        .unwrap();
+        assert_eq!(args.namespace_id, Some(7));
+        let subsystem = &args.subsystem;
+        assert_eq!(subsystem.address(), "127.0.0.9:4421");
+        assert_eq!(subsystem.depth(128), 32);
+        assert_eq!(subsystem.nr_io_queues, Some(2));
+        let mut options =
+            ConnectOptions::new(subsystem.connect.resolve().unwrap(), subsystem.nqn.clone());
+        subsystem.connect.apply(&mut options).unwrap();
+        assert_eq!(options.host_nqn.as_str(), "nqn.2026-11.io.lariat:host");
+        assert_eq!(options.host_id, HostId([0x11; 16]));
+        assert_eq!(options.kato, Duration::from_secs(3));
+    }
+
+    #[test]
+    fn defaults_and_ipv6() {
+        let args = parse(&["--traddr", "fe80::1"]).unwrap();
+        assert_eq!(args.subsystem.address(), "[fe80::1]:4420");
+        assert_eq!(args.subsystem.depth(16), 16);
+        let bracketed = parse(&["--traddr", "[::1]"]).unwrap();
+        assert_eq!(bracketed.subsystem.address(), "[::1]:4420");
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused() {
+        let tcp = parse(&["-t", "tcp", "-a", "::1"]).unwrap_err();
+        assert!(tcp.contains("NVMe over RDMA only, not tcp"), "{tcp}");
+        assert!(parse(&["-t", "smoke", "-a", "::1"]).is_err());
+        assert!(parse(&["-a", "::1", "--namespace-id", "0"]).is_err());
+        assert!(parse(&["-a", "::1", "-Q", "1"]).is_err());
+        assert!(parse(&["-a", "::1", "-q", "somebody"]).is_err());
+        let ib = parse(&["-a", "::1", "--fabric", "ib"]).unwrap();
+        let mut options =
+            ConnectOptions::new(ib.subsystem.connect.resolve().unwrap(), ib.subsystem.nqn.clone());
+        let error = ib.subsystem.connect.apply(&mut options).unwrap_err();
+        assert!(error.is::<crate::failure::Usage>(), "{error}");
+    }
+}
