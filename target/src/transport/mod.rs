@@ -11,6 +11,7 @@
 //! lifecycle.rs  connections come and go
 //! reactor.rs    one turn of the loop, timers, sleep
 //! ```
+#![forbid(unsafe_code)]
 
 mod arena;
 mod buffer;

@@ -63,7 +63,7 @@ fn play(steps: &[Step]) {
         .map(|qid| Queue { conn: rig.queue(cntlid, u16::from(qid), ENTRIES, qid), outstanding: 0 })
         .collect();
     rig.storage().held = true;
-    rig.storage().capacity = 12;
+    rig.storage().capacity = 4;
     for queue in &queues {
         rig.host(queue.conn).credit = Some(0);
         for key in 1..=128 {

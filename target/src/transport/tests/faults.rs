@@ -269,6 +269,29 @@ fn a_full_storage_queue_is_waited_for_in_order() {
 }
 
 #[test]
+fn what_waits_for_the_storage_is_not_started_for_a_dead_connection() {
+    let mut rig = Rig::new();
+    let (_, cntlid) = rig.controller();
+    let conn = rig.queue(cntlid, 1, 32, 16);
+    rig.storage().capacity = 1;
+    rig.storage().held = true;
+    for key in 0..3 {
+        let sgl = rig.memory(conn, key, vec![0; 512]);
+        let command = rig.read_command(u64::from(key), 1, sgl);
+        rig.send(conn, &command);
+    }
+    rig.settle();
+    rig.fabric().cut(conn, DisconnectReason::Peer);
+    rig.settle();
+    assert_eq!(rig.reactor.resources().waiting_for_storage, 0);
+    rig.storage().held = false;
+    rig.settle();
+    assert_eq!(rig.storage().done.len(), 1);
+    assert_eq!(rig.reactor.statistics().anomalies, 0);
+    assert_eq!(rig.reactor.resources().requests, 0);
+}
+
+#[test]
 fn a_peer_that_does_not_acknowledge_is_slowed_down_not_cut() {
     let mut rig = Rig::new();
     let (_, cntlid) = rig.controller();

@@ -4,6 +4,7 @@ mod chaos;
 mod faults;
 mod mock;
 mod paths;
+mod sim;
 
 use core::time::Duration;
 
