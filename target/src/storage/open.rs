@@ -97,7 +97,7 @@ pub enum OpenError {
         holder: String,
     },
     /// The operating system's word.
-    #[error("cannot {action} {path}: {source}")]
+    #[error("cannot {action} {path}")]
     Io {
         /// What was tried.
         action: &'static str,
@@ -107,7 +107,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// Memory could not be had.
-    #[error("cannot allocate {size_bytes} bytes for a memory backend: {source}")]
+    #[error("cannot allocate {size_bytes} bytes for a memory backend")]
     Memory {
         /// As configured.
         size_bytes: u64,

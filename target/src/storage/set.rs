@@ -91,6 +91,22 @@ impl StorageSet {
         !matches!(self.get(backend), Some(Backend::File { open, .. }) if !open.direct)
     }
 
+    /// Makes everything written durable. For the end: may take long.
+    ///
+    /// # Errors
+    /// The first file's that failed; all were tried.
+    pub fn sync(&self) -> std::io::Result<()> {
+        let mut result = Ok(());
+        for backend in &self.backends {
+            if let Backend::File { open, .. } = backend
+                && !open.geometry.read_only
+            {
+                result = result.and(open.file.sync_data());
+            }
+        }
+        result
+    }
+
     pub(super) fn get(&self, backend: BackendId) -> Option<&Backend> {
         self.backends.get(usize::try_from(backend.0).ok()?)
     }

@@ -1,0 +1,87 @@
+//! `lariatd`: serves local disks over NVMe-oF/RDMA. Prints one line, `ready`, when all listeners
+//! stand; logs to stderr. All it does is in `lariat_target::daemon`.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Parser;
+use lariat_target::daemon::{self, Config};
+use tracing_subscriber::EnvFilter;
+
+/// NVMe-oF/RDMA target.
+///
+/// Exit codes: 0 clean end; 1 could not start; 2 wrong command line or configuration; 3 failed while
+/// running; 4 stopped without a clean end.
+#[derive(Parser)]
+#[command(name = "lariatd", version)]
+struct Arguments {
+    /// The configuration, a TOML file. LARIATD_* environment variables override its keys
+    /// (LARIATD_TARGET__REACTORS=2).
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Check the configuration and exit.
+    #[arg(long)]
+    check: bool,
+    /// What to log: a level or a filter ("lariat_target=debug"). Stronger than RUST_LOG, which is
+    /// stronger than the configuration.
+    #[arg(long, value_name = "FILTER")]
+    log: Option<String>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let config = match Config::load(&arguments.config) {
+        Ok(config) => config,
+        Err(error) => return fail(&error.into(), 2),
+    };
+    if arguments.check {
+        return match say(&format!("{}: ok", arguments.config.display())) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&error, 1),
+        };
+    }
+    if let Err(error) = log_to_stderr(arguments.log.as_deref(), &config) {
+        return fail(&error, 2);
+    }
+    // Before any other thread is started, so that all of them have the signals blocked.
+    if let Err(error) = daemon::block_signals() {
+        return fail(&error.into(), 1);
+    }
+    let ready = || {
+        if let Err(error) = say("ready") {
+            tracing::warn!("cannot say that the target is ready: {error:#}");
+        }
+    };
+    match daemon::run(&config, ready) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let code = error.exit_code();
+            fail(&error.into(), code)
+        }
+    }
+}
+
+fn say(line: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).context("cannot write to stdout")
+}
+
+fn fail(error: &anyhow::Error, code: u8) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "lariatd: {error:#}");
+    ExitCode::from(code)
+}
+
+fn log_to_stderr(option: Option<&str>, config: &Config) -> anyhow::Result<()> {
+    let variable = std::env::var("RUST_LOG").ok().filter(|filter| !filter.is_empty());
+    let filter = option.or(variable.as_deref()).or(config.target.log.as_deref()).unwrap_or("info");
+    let filter = EnvFilter::try_new(filter)
+        .with_context(|| format!("{filter:?} is no log filter; write info or debug, say"))?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+    Ok(())
+}

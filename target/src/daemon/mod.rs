@@ -1,0 +1,20 @@
+//! `lariatd` as a library: configuration, threads, signals. The binary calls [`Config::load`] and
+//! [`run()`].
+//!
+//! ```text
+//! config (reader, size)  TOML and environment -> Config
+//! run                    Config -> storage, fabric, registry, one thread per reactor; the end
+//! turn                   the loop of a reactor: poll, and sleep when there is nothing to do
+//! ```
+
+pub mod config;
+mod reader;
+mod run;
+mod size;
+mod turn;
+
+#[cfg(test)]
+mod tests;
+
+pub use config::{Config, ConfigError};
+pub use run::{RunError, block_signals, run};

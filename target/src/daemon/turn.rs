@@ -1,0 +1,213 @@
+//! The loop of a reactor thread: polls while there is work, and for a while after; then sleeps
+//! in the ring. Called by `run`; generic, so that tests drive it without a fabric.
+
+use core::time::Duration;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use lariat_fabric::{Armed, Fabric, Timestamp};
+
+use crate::storage::UringStorage;
+use crate::transport::Reactor;
+
+/// The monotonic clock that all reactors share: the registry compares their times.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    origin: Instant,
+}
+
+impl Clock {
+    pub(super) fn start() -> Self {
+        Self { origin: Instant::now() }
+    }
+
+    pub(super) fn now(self) -> Timestamp {
+        Timestamp::ZERO + self.origin.elapsed()
+    }
+}
+
+/// What the loop drives.
+pub(super) trait Turn {
+    fn poll(&mut self, now: Timestamp) -> bool;
+    fn arm(&mut self, now: Timestamp) -> Armed;
+    fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()>;
+    fn shutdown(&mut self, now: Timestamp);
+    fn is_drained(&self) -> bool;
+}
+
+/// A reactor with the descriptors that wake it.
+pub(super) struct Sleeper<F: Fabric> {
+    reactor: Reactor<F, UringStorage>,
+    /// Twins of the fabric's own, which stay the same for its life.
+    wait_fds: Vec<OwnedFd>,
+}
+
+impl<F: Fabric> Sleeper<F> {
+    pub(super) fn new(reactor: Reactor<F, UringStorage>) -> io::Result<Self> {
+        let fds = reactor.fabric().wait_fds();
+        let wait_fds = fds.iter().map(|fd| fd.try_clone_to_owned()).collect::<Result<_, _>>()?;
+        drop(fds);
+        Ok(Self { reactor, wait_fds })
+    }
+
+    pub(super) fn reactor(&self) -> &Reactor<F, UringStorage> {
+        &self.reactor
+    }
+}
+
+impl<F: Fabric> Turn for Sleeper<F> {
+    fn poll(&mut self, now: Timestamp) -> bool {
+        self.reactor.poll(now)
+    }
+
+    fn arm(&mut self, now: Timestamp) -> Armed {
+        self.reactor.arm(now)
+    }
+
+    fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        // A handful, on the heap only when the reactor has nothing better to do.
+        let fds: Vec<_> = self.wait_fds.iter().map(AsFd::as_fd).collect();
+        self.reactor.storage_mut().sleep(&fds, timeout).map(drop)
+    }
+
+    fn shutdown(&mut self, now: Timestamp) {
+        self.reactor.shutdown(now);
+    }
+
+    fn is_drained(&self) -> bool {
+        self.reactor.is_drained()
+    }
+}
+
+/// Runs until `stop` is set (its setter wakes the thread) and nothing is left to do.
+pub(super) fn drive(
+    turn: &mut impl Turn,
+    clock: Clock,
+    idle_poll: Duration,
+    stop: &AtomicBool,
+) -> io::Result<()> {
+    let mut stopping = false;
+    let mut last_work = clock.now();
+    loop {
+        let now = clock.now();
+        if !stopping && stop.load(Ordering::Acquire) {
+            stopping = true;
+            turn.shutdown(now);
+        }
+        if turn.poll(now) {
+            last_work = now;
+            continue;
+        }
+        if stopping && turn.is_drained() {
+            return Ok(());
+        }
+        if now.since(last_work) < idle_poll {
+            // Whoever is about to give us work may need this very core.
+            std::thread::yield_now();
+            continue;
+        }
+        let Armed::Until(deadline) = turn.arm(now) else { continue };
+        // What came before the fabric was armed wakes nobody: the last look.
+        if turn.poll(now) {
+            last_work = now;
+            continue;
+        }
+        let timeout = (deadline != Timestamp::NEVER).then(|| deadline.since(clock.now()));
+        turn.sleep(timeout)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::EventWaker;
+    use std::sync::Arc;
+    use std::thread;
+
+    /// Counts what the loop does; sleeps on a real ring.
+    struct Script {
+        storage: UringStorage,
+        work: u32,
+        polls: u32,
+        sleeps: u32,
+        shut_down: bool,
+        /// Sets the flag when this many sleeps are over.
+        stop_at_sleep: Option<(u32, Arc<AtomicBool>)>,
+        until: Timestamp,
+    }
+
+    impl Turn for Script {
+        fn poll(&mut self, _: Timestamp) -> bool {
+            self.polls += 1;
+            let worked = self.work > 0;
+            self.work = self.work.saturating_sub(1);
+            worked
+        }
+
+        fn arm(&mut self, _: Timestamp) -> Armed {
+            Armed::Until(self.until)
+        }
+
+        fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+            self.sleeps += 1;
+            self.storage.sleep(&[], timeout)?;
+            if let Some((sleeps, stop)) = &self.stop_at_sleep
+                && self.sleeps >= *sleeps
+            {
+                stop.store(true, Ordering::Release);
+            }
+            Ok(())
+        }
+
+        fn shutdown(&mut self, _: Timestamp) {
+            assert!(!self.shut_down);
+            self.shut_down = true;
+        }
+
+        fn is_drained(&self) -> bool {
+            self.shut_down
+        }
+    }
+
+    fn script(waker: &EventWaker, until: Timestamp) -> Script {
+        let set = crate::storage::StorageSet::open(&[]).unwrap();
+        let storage = UringStorage::new(set, waker.clone(), Default::default()).unwrap();
+        let stop_at_sleep = None;
+        Script { storage, work: 100, polls: 0, sleeps: 0, shut_down: false, stop_at_sleep, until }
+    }
+
+    #[test]
+    fn an_idle_reactor_sleeps_and_a_stop_wakes_it() {
+        let waker = EventWaker::new().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (their_waker, their_stop) = (waker.clone(), Arc::clone(&stop));
+        let thread = thread::spawn(move || {
+            let mut script = script(&their_waker, Timestamp::NEVER);
+            drive(&mut script, Clock::start(), Duration::ZERO, &their_stop).unwrap();
+            (script.polls, script.sleeps, script.shut_down)
+        });
+        thread::sleep(Duration::from_millis(50));
+        stop.store(true, Ordering::Release);
+        waker.wake();
+        let (polls, sleeps, shut_down) = thread.join().unwrap();
+        assert!(shut_down);
+        assert!((1..=3).contains(&sleeps), "{sleeps} sleeps");
+        assert!((100..120).contains(&polls), "{polls} polls");
+    }
+
+    #[test]
+    fn a_deadline_ends_the_sleep() {
+        let waker = EventWaker::new().unwrap();
+        let clock = Clock::start();
+        let deadline = clock.now() + Duration::from_millis(30);
+        let mut script = script(&waker, deadline);
+        let stop = Arc::new(AtomicBool::new(false));
+        script.stop_at_sleep = Some((2, Arc::clone(&stop)));
+        // Nobody wakes it: it comes back by the deadline, or never.
+        drive(&mut script, clock, Duration::ZERO, &stop).unwrap();
+        assert_eq!(script.sleeps, 2);
+        assert!(clock.now() >= deadline);
+    }
+}
