@@ -113,14 +113,19 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    pub(crate) fn new(lane: Lane) -> io::Result<Arc<Self>> {
-        let fds = duplicate(lane.member.fabric.as_ref())?;
-        Ok(Arc::new(Self {
+    /// `fds` are those of the lane's fabric.
+    pub(crate) fn new(lane: Lane, fds: Vec<OwnedFd>) -> Arc<Self> {
+        Arc::new(Self {
             lane: Mutex::new(lane),
             touched: AtomicU64::new(clock::now().as_nanos()),
             watched: AtomicBool::new(false),
             fds,
-        }))
+        })
+    }
+
+    /// The descriptors to wait for.
+    pub(crate) fn fds(&self) -> &[OwnedFd] {
+        &self.fds
     }
 
     /// The owner is here.
@@ -138,7 +143,8 @@ impl Cell {
     }
 }
 
-fn duplicate(fabric: &dyn Fabric) -> io::Result<Vec<OwnedFd>> {
+/// The descriptors of a fabric, for waiting without borrowing it.
+pub(crate) fn duplicate(fabric: &dyn Fabric) -> io::Result<Vec<OwnedFd>> {
     fabric.wait_fds().iter().map(BorrowedFd::try_clone_to_owned).collect()
 }
 

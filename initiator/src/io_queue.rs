@@ -4,7 +4,7 @@
 //! what makes many small requests cheap. Completions come in any order. Calls the core's
 //! [`BlockQueue`](crate::core::BlockQueue) on a fabric of its own; called by users and `namespace`.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use lariat_wire::nvme::{Command, Lba, Qid};
 use nix::poll::{PollFd, PollFlags};
 
 use crate::buffer::Buffer;
-use crate::care::{Cell, Lane, Shared, linger, lock, sleep_on};
+use crate::care::{Cell, Lane, Shared, duplicate, linger, lock, sleep_on};
 use crate::clock;
 use crate::core::{
     BlockQueue, DataRef, Geometry, IoRequest, LinkStatus, LossReason, Operation, Stages,
@@ -99,6 +99,7 @@ impl IoQueue {
                 return Err(error.into());
             }
         };
+        let fds = duplicate(member.fabric.as_ref())?;
         let mut lane = Lane::new(member, block);
         let status = loop {
             let now = clock::now();
@@ -108,7 +109,7 @@ impl IoQueue {
                 block.close(now, member.fabric.as_mut(), reason);
             }
             match lane.block.status() {
-                LinkStatus::Connecting => sleep_lane(&mut lane, now, now + LONGEST_SLEEP),
+                LinkStatus::Connecting => sleep_lane(&mut lane, &fds, now, now + LONGEST_SLEEP),
                 status => break status,
             }
         };
@@ -119,7 +120,7 @@ impl IoQueue {
             return Err(error.map_or(ConnectError::Closed(reason), ConnectError::Session));
         }
         let depth = lane.block.depth();
-        let cell = Cell::new(lane)?;
+        let cell = Cell::new(lane, fds);
         shared.add(&cell);
         let count = usize::try_from(depth).unwrap_or(0);
         let tickets = std::iter::repeat_with(Ticket::default).take(count).collect();
@@ -158,8 +159,7 @@ impl IoQueue {
     /// # Errors
     /// The operating system's word.
     pub fn wait_fds(&self) -> std::io::Result<Vec<OwnedFd>> {
-        let lane = lock(&self.cell.lane);
-        lane.member.fabric.wait_fds().iter().map(|fd| fd.try_clone_to_owned()).collect()
+        self.cell.fds().iter().map(OwnedFd::try_clone).collect()
     }
 
     /// Registers memory for use by this queue; it stays registered until the queue is dropped or
@@ -410,7 +410,7 @@ impl IoQueue {
             if now >= spin_end {
                 let until = end.min(now + LONGEST_SLEEP);
                 cell.back_at(until);
-                sleep_lane(&mut lane, now, until);
+                sleep_lane(&mut lane, cell.fds(), now, until);
             } else {
                 std::hint::spin_loop();
             }
@@ -419,17 +419,22 @@ impl IoQueue {
     }
 }
 
-/// Sleeps until the lane has something to poll, or `until`.
-fn sleep_lane(lane: &mut Lane, now: Timestamp, until: Timestamp) {
+/// Sleeps until the lane has something to poll, or `until`. `fds` are those of its fabric.
+fn sleep_lane(lane: &mut Lane, fds: &[OwnedFd], now: Timestamp, until: Timestamp) {
     let Some(armed) = lane.arm(now) else { return };
     let until = until.min(armed);
     if until <= now || lane.block.has_done() {
         return;
     }
-    let waiting = lane.member.fabric.wait_fds();
-    let mut fds: Vec<PollFd<'_>> =
-        waiting.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
-    sleep_on(&mut fds, now, until);
+    match fds {
+        // What the providers have; the others pay for a list.
+        [fd] => sleep_on(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], now, until),
+        fds => {
+            let mut list: Vec<PollFd<'_>> =
+                fds.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
+            sleep_on(&mut list, now, until);
+        }
+    }
 }
 
 /// Turns a range in bytes into blocks.
@@ -479,7 +484,7 @@ impl Drop for IoQueue {
             } else if block.outstanding() == 0 && block.has_left() {
                 break;
             }
-            sleep_lane(&mut lane, now, end);
+            sleep_lane(&mut lane, self.cell.fds(), now, end);
         }
         let now = clock::now();
         let Lane { member, block, .. } = &mut *lane;

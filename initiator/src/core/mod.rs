@@ -9,14 +9,16 @@ pub mod block;
 pub mod error;
 pub mod link;
 pub mod queue;
+pub mod request;
 pub mod session;
 pub mod split;
 pub mod types;
 
-pub use block::{BlockLimits, BlockQueue, IoDone, IoFailure, IoRequest, Operation};
+pub use block::BlockQueue;
 pub use error::{ConnectError, Stage};
 pub use link::{Identity, Link, LinkConfig, LinkStatus};
 pub use queue::{HostQueue, QueueCompletion};
+pub use request::{BlockLimits, IoDone, IoFailure, IoRequest, Operation};
 pub use session::{
     AdminData, AdminDone, ControllerInfo, NamespaceInfo, Session, SessionConfig, SessionEvent,
     SessionState,

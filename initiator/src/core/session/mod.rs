@@ -10,29 +10,29 @@
 //! queue loses the controller; losing an I/O queue is that queue's own affair. Calls `link` and
 //! `block`; its sequences stand in `bringup` and `shutdown`.
 
+mod admin;
 mod bringup;
+mod config;
 mod info;
 mod shutdown;
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 
 use core::time::Duration;
 
 use lariat_fabric::verbs::{CmEvent, ConnId, DomainId, WorkCompletion};
 use lariat_fabric::{Fabric, Timestamp};
-use lariat_wire::nvme::{
-    AdminCommand, AdminOpcode, AsyncEvent, Capabilities, Command, CommandId, Completion,
-    ControllerId, Qid, QueueSize, Version,
-};
+use lariat_wire::nvme::{Capabilities, Command, ControllerId, Qid, QueueSize, Version};
 
+pub use config::{AdminData, AdminDone, SessionConfig, SessionEvent, SessionState};
 pub use info::{ControllerInfo, NamespaceInfo};
 
-use super::block::{BlockLimits, BlockQueue, IoDone, IoRequest};
+use super::block::BlockQueue;
 use super::error::{ConnectError, Stage};
-use super::link::{Identity, Link, LinkConfig, LinkStatus};
-use super::queue::{HostQueue, QueueCompletion};
-use super::types::{Failure, LossReason, SubmitError, Transfer};
+use super::link::{Link, LinkConfig, LinkStatus};
+use super::queue::HostQueue;
+use super::request::{BlockLimits, IoDone, IoRequest};
+use super::types::{LossReason, SubmitError, Transfer};
 
 /// Entries of the admin queue, as the kernel's host has it (RDMA transport: at most 32 for nvmet).
 const ADMIN_ENTRIES: u32 = 32;
@@ -42,103 +42,6 @@ pub const ADMIN_DATA_BYTES: u32 = 4096;
 const ADMIN_USERS: usize = 8;
 /// Events kept for a user who does not ask; later ones are dropped.
 const MAX_EVENTS: usize = 64;
-
-/// How to reach and use a controller.
-#[derive(Clone, Debug)]
-pub struct SessionConfig {
-    /// The target.
-    pub remote: SocketAddr,
-    /// Who connects to what.
-    pub identity: Identity,
-    /// I/O queues to ask the controller for, those on other fabrics included; 0 for a discovery
-    /// controller.
-    pub io_queues: u16,
-    /// How many of them, from queue 1 on, this session connects on its own fabric.
-    pub own_io_queues: u16,
-    /// Commands outstanding on an I/O queue, 1 to 65,534.
-    pub queue_depth: u32,
-    /// Keep alive timeout; zero for none. Half of it is the time between two Keep Alives.
-    pub kato: Duration,
-    /// Time for connecting one queue.
-    pub connect_timeout: Duration,
-    /// Time for an admin command.
-    pub admin_timeout: Duration,
-    /// Time for an I/O command.
-    pub io_timeout: Duration,
-    /// Time for an orderly end.
-    pub shutdown_timeout: Duration,
-    /// Most bytes of one command; the controller may allow less.
-    pub max_transfer_bytes: u32,
-    /// Most bytes of data in a capsule; the controller may allow less, 0 for none.
-    pub max_in_capsule_bytes: u32,
-}
-
-impl SessionConfig {
-    /// One I/O queue of 128 commands, and the timeouts that the blocking API starts from.
-    #[must_use]
-    pub fn new(remote: SocketAddr, identity: Identity) -> Self {
-        Self {
-            remote,
-            identity,
-            io_queues: 1,
-            own_io_queues: 1,
-            queue_depth: 128,
-            kato: Duration::from_secs(10),
-            connect_timeout: Duration::from_secs(10),
-            admin_timeout: Duration::from_secs(10),
-            io_timeout: Duration::from_secs(30),
-            shutdown_timeout: Duration::from_secs(2),
-            max_transfer_bytes: 1 << 20,
-            max_in_capsule_bytes: 8192,
-        }
-    }
-}
-
-/// Where a session stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SessionState {
-    /// On its way up.
-    Connecting,
-    /// Usable.
-    Ready,
-    /// On its orderly way down.
-    Closing,
-    /// Gone, with everything completed and destroyed.
-    Closed(LossReason),
-}
-
-/// What a session has to tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SessionEvent {
-    /// The list of namespaces was read anew.
-    NamespacesChanged,
-    /// The discovery log changed.
-    DiscoveryChanged,
-    /// An asynchronous event of another kind.
-    Other(AsyncEvent),
-}
-
-/// A user's admin command that ended.
-#[derive(Clone, Debug)]
-pub struct AdminDone {
-    /// What the submitter gave.
-    pub user_data: u64,
-    /// The completion, or how it failed.
-    pub result: Result<Completion, Failure>,
-    /// Data to the host.
-    pub data: Vec<u8>,
-}
-
-/// Data of a user's admin command: at most [`ADMIN_DATA_BYTES`].
-#[derive(Clone, Copy, Debug)]
-pub enum AdminData<'a> {
-    /// None.
-    None,
-    /// So many bytes from the controller.
-    ToHost(u32),
-    /// These bytes to the controller.
-    ToController(&'a [u8]),
-}
 
 #[derive(Clone, Copy, Debug)]
 struct AdminUser {
@@ -379,48 +282,6 @@ impl Session {
         self.io.get_mut(queue)?.poll_done()
     }
 
-    /// Queues an admin command.
-    ///
-    /// # Errors
-    /// Why it was not taken.
-    pub fn submit_admin<F: Fabric + ?Sized>(
-        &mut self,
-        now: Timestamp,
-        fabric: &F,
-        command: Command,
-        data: AdminData<'_>,
-        user_data: u64,
-    ) -> Result<(), SubmitError> {
-        self.check_open()?;
-        let timeout = self.config.admin_timeout;
-        let queue = self.admin.live().ok_or(SubmitError::NotReady)?;
-        let index = self.users.iter().position(Option::is_none).ok_or(SubmitError::Full)?;
-        let length = match data {
-            AdminData::None => 0,
-            AdminData::ToHost(length) => length,
-            AdminData::ToController(bytes) => u32::try_from(bytes.len()).unwrap_or(u32::MAX),
-        };
-        if length > ADMIN_DATA_BYTES {
-            let limit = u64::from(ADMIN_DATA_BYTES);
-            return Err(SubmitError::TooLarge { bytes: u64::from(length), limit });
-        }
-        let target = queue.scratch(piece_offset(index + 1), length);
-        let (transfer, to_host) = match (data, target) {
-            (AdminData::ToHost(length), Some(target)) => (Transfer::ToHost(target), length),
-            (AdminData::ToController(bytes), Some(target)) => {
-                let written = queue.scratch_memory().write_at(target.offset, bytes);
-                written.map_err(|_| SubmitError::BadMemory)?;
-                (Transfer::ToController(target), 0)
-            }
-            _ => (Transfer::None, 0),
-        };
-        queue.submit(now, fabric, command, transfer, index as u64, 0, timeout)?;
-        if let Some(user) = self.users.get_mut(index) {
-            *user = Some(AdminUser { user_data, to_host });
-        }
-        Ok(())
-    }
-
     /// The next admin command of a user that ended.
     pub fn poll_admin(&mut self) -> Option<AdminDone> {
         self.admin_done.pop_front()
@@ -537,82 +398,6 @@ impl Session {
         self.run_shutdown(now, fabric);
     }
 
-    /// Looks after the admin queue: its coming up, its completions, its loss.
-    fn admin_turn<F: Fabric + ?Sized>(&mut self, now: Timestamp, fabric: &mut F) {
-        if matches!(self.phase, Phase::AdminConnecting) && self.admin.status() == LinkStatus::Live {
-            self.phase = Phase::Bringup;
-            if !self.config.kato.is_zero() {
-                self.keep_alive_at = now + self.config.kato / 2;
-            }
-            self.begin(now, fabric, bringup::Step::Capabilities);
-        }
-        while let Some(done) = self.admin.queue().and_then(HostQueue::poll_completion) {
-            self.admin_completion(now, fabric, &done);
-        }
-        if let LinkStatus::Closed(reason) = self.admin.status() {
-            let reason = match reason {
-                LossReason::CommandTimeout { opcode, waited, .. }
-                    if opcode == AdminOpcode::KEEP_ALIVE.0 =>
-                {
-                    LossReason::KeepAlive { waited }
-                }
-                other => other,
-            };
-            if self.error.is_none() {
-                self.error = self.admin.take_error();
-            }
-            self.end(now, fabric, reason);
-        }
-    }
-
-    fn admin_completion<F: Fabric + ?Sized>(
-        &mut self,
-        now: Timestamp,
-        fabric: &mut F,
-        done: &QueueCompletion,
-    ) {
-        match done.user_data {
-            tag::STEP => self.step_done(now, fabric, done),
-            tag::KEEP_ALIVE => match done.success() {
-                Ok(_) => self.keep_alive_at = now + self.config.kato / 2,
-                Err(Failure::Status(_)) => {
-                    let waited = done.stages.remote();
-                    self.end(now, fabric, LossReason::KeepAlive { waited });
-                }
-                Err(_) => {}
-            },
-            tag::ASYNC_EVENT => self.async_event(now, fabric, done),
-            tag::SHUTDOWN => self.shutdown_done(now, done),
-            index => self.user_done(index, done),
-        }
-    }
-
-    fn user_done(&mut self, index: u64, done: &QueueCompletion) {
-        let Ok(index) = usize::try_from(index) else { return };
-        let Some(user) = self.users.get_mut(index).and_then(Option::take) else { return };
-        let result = done.success();
-        let mut data = Vec::new();
-        if result.is_ok() && user.to_host > 0 {
-            data.resize(usize::try_from(user.to_host).unwrap_or(0), 0);
-            if let Some(queue) = self.admin.queue() {
-                let _ = queue.scratch_memory().read_at(piece_offset(index + 1), &mut data);
-            }
-        }
-        self.admin_done.push_back(AdminDone { user_data: user.user_data, result, data });
-    }
-
-    fn keep_alive<F: Fabric + ?Sized>(&mut self, now: Timestamp, fabric: &mut F) {
-        // Armed again when the answer comes; its own timeout sees to the case that none does.
-        self.keep_alive_at = Timestamp::NEVER;
-        let timeout = self.config.kato;
-        let Some(queue) = self.admin.live() else { return };
-        let command = AdminCommand::KeepAlive.to_command(CommandId(0));
-        let sent = queue.submit(now, fabric, command, Transfer::None, tag::KEEP_ALIVE, 0, timeout);
-        if sent == Err(SubmitError::Full) {
-            self.keep_alive_at = now + Duration::from_millis(10);
-        }
-    }
-
     /// During bring-up: the I/O queues' coming up, or not.
     fn watch_io<F: Fabric + ?Sized>(&mut self, now: Timestamp, fabric: &mut F) {
         if !matches!(self.phase, Phase::IoConnecting) {
@@ -685,11 +470,6 @@ impl Session {
             }
         }
     }
-}
-
-/// Where piece `index` of the admin queue's scratch memory starts; piece 0 is the session's own.
-fn piece_offset(index: usize) -> u64 {
-    index as u64 * u64::from(ADMIN_DATA_BYTES)
 }
 
 /// Which connection an event is of.
