@@ -22,6 +22,8 @@ use super::types::{DataRef, Failure, LossReason, Stages, SubmitError, Transfer};
 
 /// Room for a response; a response has 16 bytes, a stride of 64 keeps each in its own cache line.
 const RESPONSE_STRIDE: u32 = 64;
+/// How long after the first flushed request its cause is waited for.
+const CAUSE_WITHIN: Duration = Duration::from_millis(100);
 /// Marks the identifiers of receives; sends have their slot's number alone.
 const RECV_MARK: u64 = 1 << 32;
 /// Longest transfer of one keyed descriptor (24 bits), cut to whole pages.
@@ -93,6 +95,8 @@ pub struct HostQueue {
     done: VecDeque<QueueCompletion>,
     next_deadline: Timestamp,
     sq_head: u16,
+    /// The queue pair is in the error state; why is known by then.
+    flushed_until: Timestamp,
     lost: Option<LossReason>,
 }
 
@@ -146,6 +150,7 @@ impl HostQueue {
             done: VecDeque::with_capacity(count),
             next_deadline: Timestamp::NEVER,
             sq_head: 0,
+            flushed_until: Timestamp::NEVER,
             lost: None,
         };
         queue.post_receives(fabric);
@@ -189,7 +194,14 @@ impl HostQueue {
     /// Commands that can be submitted now.
     #[must_use]
     pub fn vacant(&self) -> u32 {
-        if self.lost.is_some() { 0 } else { self.credit.saturating_sub(self.outstanding()) }
+        if self.lost.is_some() || self.is_flushed() {
+            return 0;
+        }
+        self.credit.saturating_sub(self.outstanding())
+    }
+
+    fn is_flushed(&self) -> bool {
+        self.flushed_until != Timestamp::NEVER
     }
 
     /// Why the connection is lost, if it is. The owner then calls [`Self::close`].
@@ -237,7 +249,7 @@ impl HostQueue {
         if let Some(reason) = self.lost {
             return Err(SubmitError::Closed(reason));
         }
-        if self.outstanding() >= self.credit {
+        if self.outstanding() >= self.credit || self.is_flushed() {
             return Err(SubmitError::Full);
         }
         let (sgl, in_capsule) = self.data_pointer(fabric, transfer)?;
@@ -306,7 +318,7 @@ impl HostQueue {
     /// Returns whether there was anything.
     pub fn post<F: Fabric + ?Sized>(&mut self, now: Timestamp, fabric: &mut F) -> bool {
         self.post_receives(fabric);
-        if self.lost.is_some() {
+        if self.lost.is_some() || self.is_flushed() {
             return false;
         }
         let any = !self.bare.is_empty() || !self.with_data.is_empty();
@@ -330,7 +342,7 @@ impl HostQueue {
     }
 
     fn post_receives<F: Fabric + ?Sized>(&mut self, fabric: &mut F) {
-        if self.repost.is_empty() || self.lost.is_some() {
+        if self.repost.is_empty() || self.lost.is_some() || self.is_flushed() {
             return;
         }
         if let Err(error) = fabric.post_recv(self.conn, &self.repost) {
@@ -344,12 +356,24 @@ impl HostQueue {
         if self.lost.is_some() {
             return;
         }
-        if completion.status != WcStatus::Success {
-            self.lost = Some(match completion.status {
-                WcStatus::RetryExceeded | WcStatus::RnrRetryExceeded => LossReason::Unresponsive,
-                other => LossReason::Transport(other),
-            });
-            return;
+        match completion.status {
+            WcStatus::Success => {}
+            WcStatus::Flushed => {
+                // The cause follows, as another completion's status or as a `Disconnected`.
+                if self.flushed_until == Timestamp::NEVER {
+                    self.flushed_until = now + CAUSE_WITHIN;
+                    self.next_deadline = self.next_deadline.min(self.flushed_until);
+                }
+                return;
+            }
+            WcStatus::RetryExceeded | WcStatus::RnrRetryExceeded => {
+                self.lost = Some(LossReason::Unresponsive);
+                return;
+            }
+            other => {
+                self.lost = Some(LossReason::Transport(other));
+                return;
+            }
         }
         let result = if completion.wr_id & RECV_MARK == 0 {
             self.handle_sent(completion.wr_id)
@@ -422,7 +446,8 @@ impl HostQueue {
     /// When [`Self::handle_timeout`] wants to be called.
     #[must_use]
     pub fn next_timeout(&self) -> Timestamp {
-        if self.free.len() == self.slots.len() { Timestamp::NEVER } else { self.next_deadline }
+        let idle = self.free.len() == self.slots.len() && !self.is_flushed();
+        if idle { Timestamp::NEVER } else { self.next_deadline }
     }
 
     /// Looks for commands whose time is over. One is enough to give the connection up: while it
@@ -431,7 +456,11 @@ impl HostQueue {
         if now < self.next_deadline || self.lost.is_some() {
             return;
         }
-        let mut next = Timestamp::NEVER;
+        if now >= self.flushed_until {
+            self.lost = Some(LossReason::Transport(WcStatus::Flushed));
+            return;
+        }
+        let mut next = self.flushed_until;
         for slot in self.slots.iter().filter(|slot| slot.busy) {
             if slot.deadline <= now {
                 self.lost = Some(LossReason::CommandTimeout {
