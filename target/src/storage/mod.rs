@@ -8,13 +8,15 @@
 //!
 //! ```text
 //! set (opened once, shared)  -> open (files: lock, size, O_DIRECT), memory (RAM disk)
-//! uring (one per reactor)    -> ring (the io_uring; the unsafe code), waker (an eventfd)
+//! uring (one per reactor)    -> step (how a request goes on), ring (the io_uring; the unsafe code),
+//!                               waker (an eventfd)
 //! ```
 
 mod memory;
 mod open;
 mod ring;
 mod set;
+mod step;
 mod sys;
 mod uring;
 mod waker;

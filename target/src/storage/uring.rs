@@ -1,8 +1,7 @@
 //! [`UringStorage`]: the storage of one reactor, and the reactor's one place to sleep.
 //!
-//! Files go through the [`Ring`](super::ring::Ring), `memory` and `null` complete on the spot. A
-//! request is a slot with a step; a step is one operation of the kernel at a time, continued until
-//! it is done in full (regular files may do less than asked). Called by the transport's reactor
+//! Files go through the [`Ring`](super::ring::Ring), step by step (`step`); `memory` and `null`
+//! complete on the spot. Called by the transport's reactor
 //! (as [`Storage`]) and by the daemon's loop ([`UringStorage::sleep`]).
 
 use core::time::Duration;
@@ -17,13 +16,9 @@ use slab::Slab;
 
 use super::ring::{Event, Refused, Ring, RingCounters, Span, ZEROES_BYTES};
 use super::set::{Backend, StorageSet};
+use super::step::{Lacks, Next, Slot, Step, check, first_step};
 use super::waker::EventWaker;
-use super::{
-    BackendId, BlockCompletion, BlockOp, BlockRange, BlockRequest, Geometry, Storage, StorageError,
-};
-
-/// How often an operation that was interrupted or found no resources is tried.
-const MAX_RETRIES: u8 = 100;
+use super::{BackendId, BlockCompletion, BlockOp, BlockRequest, Geometry, Storage, StorageError};
 
 /// Room in the ring for polls.
 const MAX_POLLS: u32 = 32;
@@ -57,61 +52,6 @@ pub enum Woken {
     Waker,
     /// The time is over, or a signal came.
     Nothing,
-}
-
-/// What a slot's operation in the kernel is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    /// A read or write, from `done_bytes` on.
-    Transfer,
-    /// The flush that was asked for, or the one that makes zeroes durable.
-    Sync,
-    /// `fallocate` with this mode.
-    Allocate(Mode),
-    /// Zeroes written by hand, from `done_bytes` on.
-    Zeroes,
-}
-
-/// Ways to have the kernel make zeroes, best first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    /// The space stays allocated.
-    ZeroRange,
-    /// The space is given back.
-    PunchHole,
-}
-
-impl Mode {
-    const fn flags(self) -> i32 {
-        match self {
-            Self::ZeroRange => libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE,
-            Self::PunchHole => libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
-        }
-    }
-}
-
-/// What a file was found not to do; remembered, so that it is tried once.
-#[derive(Clone, Copy, Debug, Default)]
-struct Lacks {
-    zero_range: bool,
-    punch_hole: bool,
-}
-
-/// A request in flight on a file.
-#[derive(Clone, Copy, Debug)]
-struct Slot {
-    request: BlockRequest,
-    file: u32,
-    block_bytes: u32,
-    step: Step,
-    done_bytes: u64,
-    retries: u8,
-}
-
-/// What is to be done with a slot after an operation.
-enum Next {
-    Again,
-    Finished(Result<(), StorageError>),
 }
 
 #[derive(Debug)]
@@ -435,152 +375,6 @@ impl Storage for UringStorage {
 
     fn in_flight(&self) -> usize {
         self.slots.len() + self.finished.len()
-    }
-}
-
-impl Slot {
-    /// First byte and length of what the request names; nothing for a flush.
-    fn extent(&self) -> (u64, u64) {
-        let block = u64::from(self.block_bytes);
-        match self.request.op {
-            BlockOp::Read { start, buffer } | BlockOp::Write { start, buffer, .. } => {
-                (start * block, u64::from(buffer.length))
-            }
-            BlockOp::WriteZeroes { range, .. } | BlockOp::Deallocate { range } => {
-                (range.start * block, range.blocks * block)
-            }
-            BlockOp::Flush => (0, 0),
-        }
-    }
-
-    fn fua(&self) -> bool {
-        matches!(
-            self.request.op,
-            BlockOp::Write { fua: true, .. } | BlockOp::WriteZeroes { fua: true, .. }
-        )
-    }
-
-    /// What follows from an operation's result.
-    fn advance(&mut self, result: i32, lacks: &mut Lacks) -> Next {
-        let Ok(bytes) = u32::try_from(result) else {
-            return self.failed(result.saturating_neg(), lacks);
-        };
-        match self.step {
-            Step::Transfer | Step::Zeroes => {
-                // Direct I/O goes by whole blocks: a part of one is done again.
-                let whole = bytes - bytes % self.block_bytes;
-                self.done_bytes += u64::from(whole);
-                if self.done_bytes >= self.extent().1 {
-                    return Next::Finished(Ok(()));
-                }
-                if whole == 0 {
-                    // The end of the file inside the capacity, or a medium that takes nothing.
-                    return Next::Finished(Err(self.error(libc::EIO)));
-                }
-                self.retries = 0;
-                Next::Again
-            }
-            Step::Sync => Next::Finished(Ok(())),
-            Step::Allocate(_) => {
-                if !self.fua() {
-                    return Next::Finished(Ok(()));
-                }
-                self.step = Step::Sync;
-                Next::Again
-            }
-        }
-    }
-
-    fn failed(&mut self, errno: i32, lacks: &mut Lacks) -> Next {
-        if matches!(errno, libc::EAGAIN | libc::EINTR) && self.retries < MAX_RETRIES {
-            self.retries += 1;
-            return Next::Again;
-        }
-        let Step::Allocate(mode) = self.step else {
-            return Next::Finished(Err(self.error(errno)));
-        };
-        let unsupported = matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY);
-        if !unsupported {
-            return Next::Finished(Err(self.error(errno)));
-        }
-        match mode {
-            Mode::ZeroRange => lacks.zero_range = true,
-            Mode::PunchHole => lacks.punch_hole = true,
-        }
-        match self.request.op {
-            BlockOp::WriteZeroes { deallocate, .. } => {
-                self.step = zeroing(deallocate, *lacks);
-                Next::Again
-            }
-            // A hint: nothing has to happen (NVM Command Set 1.0, 3.2.3).
-            _ => Next::Finished(Ok(())),
-        }
-    }
-
-    fn error(&self, errno: i32) -> StorageError {
-        match errno {
-            libc::ENOSPC | libc::EDQUOT => StorageError::NoSpace,
-            libc::EOPNOTSUPP | libc::ENOSYS => StorageError::Unsupported,
-            libc::EAGAIN
-            | libc::EINTR
-            | libc::ECANCELED
-            | libc::ENOMEM
-            | libc::EINVAL
-            | libc::EFAULT => StorageError::Other { errno },
-            _ if matches!(self.request.op, BlockOp::Read { .. }) => StorageError::Read { errno },
-            _ => StorageError::Write { errno },
-        }
-    }
-}
-
-/// The best way left to make zeroes.
-const fn zeroing(deallocate: bool, lacks: Lacks) -> Step {
-    match (deallocate, lacks.zero_range, lacks.punch_hole) {
-        (true, _, false) | (false, true, false) => Step::Allocate(Mode::PunchHole),
-        (_, false, _) => Step::Allocate(Mode::ZeroRange),
-        (_, true, true) => Step::Zeroes,
-    }
-}
-
-/// How a request on a file starts; none if there is nothing to do.
-fn first_step(op: &BlockOp, geometry: &Geometry, lacks: Lacks) -> Option<Step> {
-    match *op {
-        BlockOp::Read { buffer, .. } | BlockOp::Write { buffer, .. } => {
-            (buffer.length > 0).then_some(Step::Transfer)
-        }
-        // Nothing was written.
-        BlockOp::Flush => (!geometry.read_only).then_some(Step::Sync),
-        BlockOp::WriteZeroes { range, deallocate, .. } => {
-            (range.blocks > 0).then(|| zeroing(deallocate, lacks))
-        }
-        BlockOp::Deallocate { range } => {
-            let possible = geometry.deallocate && !lacks.punch_hole && range.blocks > 0;
-            possible.then_some(Step::Allocate(Mode::PunchHole))
-        }
-    }
-}
-
-/// The core has checked this already; a storage that is told otherwise must not corrupt anything.
-fn check(op: &BlockOp, geometry: &Geometry) -> Result<(), StorageError> {
-    let invalid = StorageError::Other { errno: libc::EINVAL };
-    let (start, blocks, writes) = match *op {
-        BlockOp::Read { start, buffer } | BlockOp::Write { start, buffer, .. } => {
-            if !buffer.length.is_multiple_of(geometry.block_bytes) {
-                return Err(invalid);
-            }
-            let blocks = u64::from(buffer.length / geometry.block_bytes);
-            (start, blocks, matches!(op, BlockOp::Write { .. }))
-        }
-        BlockOp::WriteZeroes { range: BlockRange { start, blocks }, .. }
-        | BlockOp::Deallocate { range: BlockRange { start, blocks } } => (start, blocks, true),
-        BlockOp::Flush => return Ok(()),
-    };
-    if writes && geometry.read_only {
-        return Err(StorageError::ReadOnly);
-    }
-    match start.checked_add(blocks) {
-        Some(end) if end <= geometry.capacity_blocks => Ok(()),
-        _ => Err(invalid),
     }
 }
 
