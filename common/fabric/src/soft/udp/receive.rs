@@ -14,6 +14,11 @@ use crate::soft::network::{Arrival, WireCounters};
 
 /// Buffers, each as large as what the kernel merges at most.
 const BUFFERS: usize = 4;
+/// What one request at a time brings: data and response, or a capsule and an acknowledgement.
+const FEW_PACKETS: u64 = 2;
+/// So many calls in a row that bring little make quiet times. (In busy ones, taking the packets of
+/// a batch one by one would break up the batches that are made in answer.)
+const QUIET_CALLS: u32 = 16;
 const BUFFER_BYTES: usize = 1 << 16;
 const UDP_GRO: libc::c_int = 104;
 /// Congestion experienced, in the two low bits of the traffic class.
@@ -29,6 +34,11 @@ pub(super) struct Receiver {
     buffers: Box<[u8]>,
     flows: FlowCache,
     basis: IdBasis,
+    /// Buffers that the next call may fill. Few while little comes, since the kernel's look for
+    /// another datagram costs time when there is none; all while packets come in runs.
+    window: usize,
+    /// How many of the last calls that brought something brought little, without interruption.
+    little: u32,
 }
 
 /// What the kernel said of one buffer.
@@ -52,6 +62,8 @@ impl Receiver {
             buffers: vec![0; BUFFERS * BUFFER_BYTES].into(),
             flows: FlowCache::new(local, Direction::In),
             basis: IdBasis::new(),
+            window: 1,
+            little: 0,
         }
     }
 
@@ -64,9 +76,13 @@ impl Receiver {
         mut sink: F,
     ) -> bool {
         let mut received = [Received::NONE; BUFFERS];
-        let count = match receive_call(socket, &mut self.buffers, &mut received) {
+        let window = self.window;
+        let count = match receive_call(socket, &mut self.buffers, window, &mut received) {
             Ok(count) => count,
             Err(error) => {
+                if self.little >= QUIET_CALLS {
+                    self.window = 1;
+                }
                 // Interrupted, nothing there, or an error of an earlier send: nothing was received.
                 if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) {
                     tracing::debug!(%error, "receive");
@@ -75,6 +91,7 @@ impl Receiver {
             }
         };
         counters.receive_calls += 1;
+        let packets_before = counters.packets_received;
         let buffers = self.buffers.chunks_exact(BUFFER_BYTES);
         for (buffer, info) in buffers.zip(received.iter().take(count)) {
             let Some((source, data)) =
@@ -102,6 +119,16 @@ impl Receiver {
                 sink(Arrival { source, congested: info.congested, packet, datagram });
             }
         }
+        if counters.packets_received - packets_before > FEW_PACKETS {
+            self.little = 0;
+        } else {
+            self.little = self.little.saturating_add(1);
+        }
+        self.window = match (self.little >= QUIET_CALLS, count == window) {
+            (true, false) => 1,
+            (true, true) => (window * 2).min(BUFFERS),
+            (false, _) => BUFFERS,
+        };
         count == BUFFERS
     }
 }
@@ -109,6 +136,7 @@ impl Receiver {
 fn receive_call(
     socket: BorrowedFd<'_>,
     buffers: &mut [u8],
+    window: usize,
     received: &mut [Received; BUFFERS],
 ) -> io::Result<usize> {
     let mut names = [MaybeUninit::<libc::sockaddr_storage>::uninit(); BUFFERS];
@@ -122,6 +150,7 @@ fn receive_call(
         .zip(&mut names)
         .zip(&mut controls)
         .zip(buffers.chunks_exact_mut(BUFFER_BYTES))
+        .take(window)
     {
         piece.iov_base = buffer.as_mut_ptr().cast();
         piece.iov_len = buffer.len();
@@ -136,14 +165,14 @@ fn receive_call(
         header.msg_control = control.as_mut_ptr().cast();
         header.msg_controllen = size_of::<Control>() as _;
     }
-    // SAFETY: each of the BUFFERS messages points at one name, one iovec and one control buffer of
+    // SAFETY: each of the first `window` messages, of BUFFERS, points at one name, one iovec and one control buffer of
     // the arrays above, each with its true length; the iovecs point at disjoint pieces of
     // `buffers`. All of them outlive the call, which may write to them.
     let count = unsafe {
         libc::recvmmsg(
             socket.as_raw_fd(),
             messages.as_mut_ptr(),
-            libc::c_uint::try_from(BUFFERS).unwrap_or(0),
+            libc::c_uint::try_from(window.min(BUFFERS)).unwrap_or(0),
             libc::MSG_DONTWAIT as _,
             ptr::null_mut(),
         )
