@@ -9,9 +9,12 @@ use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use conformance::{Harness, conformance};
+use conformance::{Harness, Pair, conformance};
 use lariat_fabric::soft::{self, SoftConfig, SoftFabric, UdpNetwork};
-use lariat_fabric::{Fabric, Timestamp};
+use lariat_fabric::verbs::{
+    Access, CmEvent, QpConfig, RecvRequest, SendOp, SendRequest, Sge, SgeList, WcStatus,
+};
+use lariat_fabric::{Fabric, Memory, Timestamp};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 struct Loopback {
@@ -72,3 +75,103 @@ impl Harness for Loopback {
 }
 
 conformance!(loopback());
+
+/// Both ends at the one loopback address of IPv6: the host takes another UDP port and announces it
+/// by the marker.
+#[test]
+fn ipv6_beside_the_well_known_port() {
+    let harness = || {
+        let mut harness = loopback();
+        harness.address = "[::1]:4420".parse().unwrap();
+        harness
+    };
+    let mut pair = Pair::new(harness());
+    let address = pair.harness.address;
+    let conn = pair.resolve(address);
+    let ports: Vec<_> = pair.harness.host.addresses().collect();
+    assert_ne!(ports[0].port(), 4791);
+    let advice = pair.harness.host.diagnose(conn).unwrap();
+    assert!(advice.contains(&format!("process {}", std::process::id())), "{advice}");
+    conformance::sends_and_receives(&mut pair);
+    drop(pair);
+    conformance::reads(&mut Pair::new(harness()));
+}
+
+/// Two groups, as two processes have them: requests and data get to the members that own them.
+#[test]
+fn groups_do_not_mix() {
+    const MEMBERS: u8 = 3;
+    let start = Instant::now();
+    let now = || Timestamp::from_nanos(u64::try_from(start.elapsed().as_nanos()).unwrap());
+    let config = SoftConfig::default();
+    let address: SocketAddr =
+        format!("127.94.{}.1:4420", std::process::id() % 250).parse().unwrap();
+    let mut targets = soft::open_group(MEMBERS, &config).unwrap();
+    let mut groups: Vec<_> = (0..2).map(|_| soft::open_group(2, &config).unwrap()).collect();
+    for target in &mut targets {
+        target.listen(address).unwrap();
+    }
+    let params = conformance::params(b"");
+    let mut ends = Vec::new();
+    for fabric in groups.iter_mut().flatten() {
+        let domain = fabric.open_domain().unwrap();
+        let memory = Memory::allocate(4096).unwrap();
+        let region = fabric.register(domain, memory, Access::LOCAL).unwrap();
+        for _ in 0..6 {
+            let conn = fabric.resolve(now(), address, Duration::from_secs(1)).unwrap();
+            let qp = QpConfig { domain, max_send: 4, max_recv: 4 };
+            fabric.create_qp(conn, &qp).unwrap();
+            fabric.connect(now(), conn, &params, Duration::from_secs(5)).unwrap();
+        }
+        ends.push(region);
+    }
+    let mut served = [0; MEMBERS as usize];
+    let (mut sent, mut received) = (0, 0);
+    let setups: Vec<_> = targets
+        .iter_mut()
+        .map(|target| {
+            let domain = target.open_domain().unwrap();
+            let memory = Memory::allocate(4096).unwrap();
+            (domain, target.register(domain, memory, Access::LOCAL).unwrap())
+        })
+        .collect();
+    while received < 24 || sent < 24 {
+        assert!(start.elapsed() < Duration::from_secs(10), "{served:?} {sent} {received}");
+        for (index, target) in targets.iter_mut().enumerate() {
+            let (mut completions, mut events) = (Vec::new(), Vec::new());
+            target.poll(now(), 64, &mut completions, &mut events);
+            received += completions.len();
+            assert!(completions.iter().all(|done| done.status == WcStatus::Success));
+            for event in events {
+                if let CmEvent::ConnectRequest { conn, .. } = event {
+                    let (domain, region) = setups[index];
+                    let qp = QpConfig { domain, max_send: 4, max_recv: 4 };
+                    target.create_qp(conn, &qp).unwrap();
+                    let sges = SgeList::one(Sge { region, offset: 0, length: 64 });
+                    target.post_recv(conn, &[RecvRequest { wr_id: 1, sges }]).unwrap();
+                    target.accept(now(), conn, &params).unwrap();
+                    served[index] += 1;
+                }
+            }
+        }
+        for (fabric, region) in groups.iter_mut().flatten().zip(&ends) {
+            let (mut completions, mut events) = (Vec::new(), Vec::new());
+            fabric.poll(now(), 64, &mut completions, &mut events);
+            sent += completions.len();
+            for event in events {
+                if let CmEvent::Established { conn, .. } = event {
+                    let sges = SgeList::one(Sge { region: *region, offset: 0, length: 64 });
+                    let op = SendOp::Send;
+                    let request = SendRequest { wr_id: 2, op, sges, signaled: true };
+                    fabric.post_send(conn, &[request]).unwrap();
+                    fabric.flush(now());
+                }
+            }
+        }
+    }
+    assert_eq!(served.iter().sum::<u32>(), 24);
+    for fabric in targets.iter().chain(groups.iter().flatten()) {
+        let counters = fabric.counters();
+        assert_eq!((counters.unknown_queue_pair, counters.bad_icrc), (0, 0));
+    }
+}

@@ -14,7 +14,8 @@ mod transfers;
 
 pub use connections::*;
 pub use failures::*;
-pub use pair::{Harness, Pair};
+#[allow(unused_imports, reason = "not every provider's test has use for all of them")]
+pub use pair::{Harness, Pair, params};
 pub use transfers::*;
 
 /// Makes the tests for a harness: an expression that is evaluated anew for each.
