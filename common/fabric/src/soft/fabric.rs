@@ -130,7 +130,9 @@ impl<N: Network> SoftFabric<N> {
         let seed = self.random.next_seed()?;
         let mut config = EndpointConfig::new(wire.local(), guid, seed);
         config.member = self.network.member();
-        config.max_inflight_bytes = self.config.max_inflight_bytes;
+        config.max_inflight_bytes = self.config.max_inflight_bytes.min(wire.window_bytes());
+        config.ack_hold = self.config.ack_hold;
+        config.rto_floor = self.config.min_rto;
         self.ports.push(Port {
             endpoint: Endpoint::new(config),
             wire,

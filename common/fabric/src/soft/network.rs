@@ -162,6 +162,12 @@ pub trait Wire {
     /// Its address, with the UDP port that peers must answer to.
     fn local(&self) -> SocketAddr;
 
+    /// Bytes that a connection should have under way at most, for the sake of the receiver's
+    /// buffer (which is taken to be as large as ours).
+    fn window_bytes(&self) -> u32 {
+        u32::MAX
+    }
+
     /// Sends packets in order and says how many are dealt with (sent, or lost as a network may
     /// lose them). The others find no room now and should be offered again.
     fn transmit(

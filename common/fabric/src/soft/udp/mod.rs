@@ -310,6 +310,11 @@ impl Wire for UdpWire {
         self.local
     }
 
+    fn window_bytes(&self) -> u32 {
+        // The kernel counts its own overhead too, and several connections share the buffer.
+        socket::receive_buffer_bytes(&self.socket).map_or(u32::MAX, |bytes| bytes / 4)
+    }
+
     fn transmit(
         &mut self,
         _now: Timestamp,

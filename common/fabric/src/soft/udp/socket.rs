@@ -108,6 +108,12 @@ pub(super) fn open(
     Ok(socket.into())
 }
 
+/// What the kernel reserves for received packets, its overhead included.
+pub(super) fn receive_buffer_bytes(socket: &UdpSocket) -> io::Result<u32> {
+    let bytes = get(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF)?;
+    u32::try_from(bytes).map_err(io::Error::other)
+}
+
 /// Tells the kernel which socket of a group a datagram is for; `socket` is any of them. The rule
 /// is `soft::steering`'s. Sockets are numbered in the order in which they were bound.
 pub(super) fn steer(socket: &UdpSocket, count: u8) -> io::Result<()> {
