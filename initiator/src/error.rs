@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use lariat_fabric::RegisterError;
-use lariat_wire::nvme::{Lba, NqnError, Nsid, Status};
+use lariat_wire::nvme::{AdminOpcode, IoOpcode, Lba, NqnError, Nsid, Status};
 
 use crate::buffer::Buffer;
 use crate::core::{self, Failure, IoFailure, LossReason, SubmitError};
@@ -46,7 +46,7 @@ pub enum ConnectError {
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
     /// The controller answered with an error status.
-    #[error("admin command {opcode:#04x} failed: {status}")]
+    #[error("{} failed: {status}", AdminOpcode(*.opcode))]
     Status {
         /// The command's opcode.
         opcode: u8,
@@ -57,7 +57,7 @@ pub enum AdminError {
     #[error("the controller's connection is lost: {0}")]
     ConnectionLost(LossReason),
     /// It was not sent.
-    #[error("admin command {opcode:#04x} was not sent: {source}")]
+    #[error("{} was not sent: {source}", AdminOpcode(*.opcode))]
     NotSent {
         /// The command's opcode.
         opcode: u8,
@@ -88,7 +88,7 @@ pub enum AdminError {
 #[derive(Debug, thiserror::Error)]
 pub enum IoError {
     /// The controller answered with an error status.
-    #[error("opcode {opcode:#04x} at block {lba} of namespace {nsid} failed: {status}")]
+    #[error("{} at block {lba} of namespace {nsid} failed: {status}", IoOpcode(*.opcode))]
     Status {
         /// The command's opcode.
         opcode: u8,
@@ -106,7 +106,7 @@ pub enum IoError {
         reason: LossReason,
     },
     /// The command was not answered in time; its connection was given up.
-    #[error("no answer within {waited:?} (opcode {opcode:#04x}); the connection was given up")]
+    #[error("no answer within {waited:.1?} ({}); the connection was given up", IoOpcode(*.opcode))]
     TimedOut {
         /// The command's opcode.
         opcode: u8,

@@ -85,13 +85,6 @@ impl IoQueue {
     /// Connects a free queue of the controller.
     pub(crate) fn connect(shared: &Arc<Shared>) -> Result<Self, ConnectError> {
         let (mut member, qid) = shared.take_spare()?;
-        let fds = match duplicate(member.fabric.as_ref()) {
-            Ok(fds) => fds,
-            Err(error) => {
-                shared.give_back(member, qid);
-                return Err(error.into());
-            }
-        };
         let facts = shared.facts.get().and_then(|facts| facts.link.clone());
         let Some((mut link, limits)) = facts else {
             shared.give_back(member, qid);
@@ -106,6 +99,7 @@ impl IoQueue {
                 return Err(error.into());
             }
         };
+        let fds = duplicate(member.fabric.as_ref())?;
         let mut lane = Lane::new(member, block);
         let status = loop {
             let now = clock::now();

@@ -91,7 +91,7 @@ pub enum ConnectError {
         errno: i32,
     },
     /// No answer in time.
-    #[error("{remote} gave no answer within {waited:?} ({stage}); {}", .stage.hint())]
+    #[error("{remote} gave no answer within {waited:.1?} ({stage}); {}", .stage.hint())]
     TimedOut {
         /// The target's address.
         remote: SocketAddr,
@@ -111,7 +111,7 @@ pub enum ConnectError {
         reason: LossReason,
     },
     /// The controller refused the Fabrics Connect.
-    #[error("subsystem {subsystem} refused queue {qid}: {status}{hint}")]
+    #[error("subsystem {subsystem} refused queue {qid}: {}{hint}", connect_status(*.status))]
     Refused {
         /// The subsystem's name.
         subsystem: String,
@@ -139,7 +139,7 @@ pub enum ConnectError {
         source: SubmitError,
     },
     /// The controller did not become ready in the time it names itself (CAP.TO).
-    #[error("the controller did not become ready within {waited:?}")]
+    #[error("the controller did not become ready within {waited:.1?}")]
     NotReady {
         /// How long was waited.
         waited: Duration,
@@ -157,6 +157,17 @@ pub enum ConnectError {
 
 fn nvme_words(status: Option<RejectStatus>) -> String {
     status.map_or_else(String::new, |status| format!(", NVMe: {status}"))
+}
+
+/// A status of a Connect in words: codes that mean something else to other commands give the name
+/// that they have here, which the table lists first.
+fn connect_status(status: Status) -> String {
+    match status.name().and_then(|names| names.split_once(" / ")) {
+        Some((name, _)) => {
+            format!("{name} (sct {:#x}, sc {:#04x})", status.kind().0, status.code())
+        }
+        None => status.to_string(),
+    }
 }
 
 /// What a Connect status tells about what is wrong.

@@ -75,7 +75,7 @@ pub enum LossReason {
     Post(PostErrorKind),
     /// A command stayed without answer; the connection was closed so that the peer cannot touch the
     /// command's memory any more.
-    #[error("command {opcode:#04x} on queue {qid} was not answered within {waited:?}")]
+    #[error("command {opcode:#04x} on queue {qid} was not answered within {waited:.1?}")]
     CommandTimeout {
         /// The queue.
         qid: Qid,
@@ -85,7 +85,7 @@ pub enum LossReason {
         waited: Duration,
     },
     /// Keep Alive stayed without answer or was refused.
-    #[error("Keep Alive was not answered within {waited:?}")]
+    #[error("Keep Alive was not answered within {waited:.1?}")]
     KeepAlive {
         /// How long was waited.
         waited: Duration,

@@ -43,7 +43,7 @@ fn fields(id: &IdentifyNamespace) -> Fields {
     out.explained("ncap", id.ncap.get(), &blocks(id.ncap.get()));
     out.explained("nuse", id.nuse.get(), &blocks(id.nuse.get()));
     out.bits("nsfeat", id.nsfeat, NSFEAT);
-    out.explained("nlbaf", id.nlbaf, &format!("{} formats", u32::from(id.nlbaf) + 1));
+    out.explained("nlbaf", id.nlbaf, &format!("formats 0 to {}", id.nlbaf));
     out.explained("flbas", id.flbas, &format!("format {}", id.format_index()));
     out.hex("mc", id.mc, "");
     out.hex("dpc", id.dpc, "");

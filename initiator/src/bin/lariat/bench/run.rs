@@ -256,8 +256,10 @@ struct Live {
     shown: Instant,
     runtime: f64,
     request_bytes: f64,
-    reads: u64,
-    writes: u64,
+    /// Which sides there are.
+    sides: [bool; 2],
+    /// Requests of both sides when the line was last shown.
+    counts: [u64; 2],
 }
 
 impl Live {
@@ -268,8 +270,8 @@ impl Live {
             shown: start,
             runtime: options.runtime.as_secs_f64(),
             request_bytes: to_f64(options.bs),
-            reads: 0,
-            writes: 0,
+            sides: [options.rw.reads(), options.rw.writes()],
+            counts: [0; 2],
         }
     }
 
@@ -279,22 +281,20 @@ impl Live {
         if !self.active || passed < 1.0 {
             return;
         }
-        let reads = shared.reads.load(Ordering::Relaxed);
-        let writes = shared.writes.load(Ordering::Relaxed);
-        let read_rate = to_f64(reads - self.reads) / passed;
-        let write_rate = to_f64(writes - self.writes) / passed;
-        let side = |rate: f64| {
-            format!("{} IOPS {}", show_count(rate), show_rate(rate * self.request_bytes))
-        };
-        let _ = write!(
-            std::io::stderr(),
-            "\r\x1b[K[{:.0}/{:.0} s] read {}, write {}",
-            self.start.elapsed().as_secs_f64(),
-            self.runtime,
-            side(read_rate),
-            side(write_rate)
-        );
-        (self.reads, self.writes, self.shown) = (reads, writes, Instant::now());
+        let counts = [&shared.reads, &shared.writes].map(|count| count.load(Ordering::Relaxed));
+        let mut line = String::new();
+        let sides =
+            ["read", "write"].into_iter().zip(self.sides).zip(counts.into_iter().zip(self.counts));
+        for ((name, used), (now, before)) in sides {
+            if used {
+                let rate = to_f64(now - before) / passed;
+                let bytes = show_rate(rate * self.request_bytes);
+                line.push_str(&format!("  {name} {} IOPS, {bytes}", show_count(rate)));
+            }
+        }
+        let seconds = self.start.elapsed().as_secs_f64();
+        let _ = write!(std::io::stderr(), "\r\x1b[K[{seconds:.0}/{:.0} s]{line}", self.runtime);
+        (self.counts, self.shown) = (counts, Instant::now());
     }
 
     fn clear(&self) {
