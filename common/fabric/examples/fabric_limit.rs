@@ -41,6 +41,8 @@ struct End {
     sends: Vec<SendRequest>,
     recvs: Vec<RecvRequest>,
     ready: Vec<u64>,
+    answers: u64,
+    acknowledged: u64,
     config: QpConfig,
 }
 
@@ -72,6 +74,8 @@ fn end(start: Instant) -> End {
         sends: Vec::with_capacity(512),
         recvs: Vec::with_capacity(512),
         ready: Vec::with_capacity(512),
+        answers: 0,
+        acknowledged: 0,
         config: QpConfig { domain, max_send: max, max_recv: max },
     }
 }
@@ -160,10 +164,18 @@ impl End {
         }
         self.go();
         self.poll();
-        let answered =
-            self.completions.iter().filter(|done| done.opcode == WcOpcode::Recv).count() as u64;
-        *outstanding -= answered;
-        answered
+        for completion in &self.completions {
+            match completion.opcode {
+                WcOpcode::Recv => self.answers += 1,
+                _ => self.acknowledged += 1,
+            }
+        }
+        // A slot is free once its capsule is acknowledged, too.
+        let finished = self.answers.min(self.acknowledged);
+        self.answers -= finished;
+        self.acknowledged -= finished;
+        *outstanding -= finished;
+        finished
     }
 }
 
