@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::io::{IsTerminal, Write};
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use lariat::{Buffer, BufferPool, Controller, Geometry, IoQueue};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
@@ -14,6 +14,7 @@ use nix::sys::time::TimeValLike;
 use super::options::{BenchOptions, Region};
 use super::pattern::{Next, Random, Requests, fill};
 use super::report::{Report, Side};
+use crate::failure::usage;
 use crate::signals::Stop;
 use crate::units::{show_count, show_rate, to_f64};
 
@@ -151,11 +152,13 @@ impl<'a> Worker<'a> {
     ) -> Result<Self> {
         let mut queue = controller.io_queue()?;
         let depth = options.iodepth;
-        ensure!(
-            queue.depth() >= depth,
-            "the controller takes {} requests on a queue: --iodepth {depth} is more than that",
-            queue.depth()
-        );
+        if queue.depth() < depth {
+            return Err(usage(format!(
+                "the controller takes {most} requests on a queue, --iodepth {depth} is more: use \
+                 --iodepth {most} with more --queues, or let the target allow deeper queues",
+                most = queue.depth()
+            )));
+        }
         let count = usize::try_from(depth)?;
         let request_bytes = usize::try_from(region.request_bytes)?;
         let mut pool = |wanted: bool| -> Result<BufferPool> {
