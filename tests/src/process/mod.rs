@@ -7,6 +7,7 @@ mod command;
 mod config;
 mod data;
 mod host;
+mod load;
 mod scratch;
 mod target;
 
@@ -16,5 +17,6 @@ pub use command::{Finished, Running, lariat, run};
 pub use config::{Backend, DiskConfig, NQN, PORT, TargetConfig};
 pub use data::{Content, fill, first_difference};
 pub use host::{connect, host_options};
+pub use load::{PLACE_BYTES, keep_busy};
 pub use scratch::{Ipv6Loopback, Scratch, free_address};
 pub use target::Target;

@@ -1,0 +1,67 @@
+//! Targets that must not start: wrong configurations and taken addresses.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use lariat_tests::process::{
+    Backend, Finished, Scratch, Target, TargetConfig, binary, bounded, run,
+};
+
+use crate::LIMIT;
+
+fn start(scratch: &Scratch, toml: &str) -> Result<Finished> {
+    let file = scratch.join("wrong.toml");
+    std::fs::write(&file, toml)?;
+    run(Command::new(binary("lariatd")?).arg("--config").arg(file), Duration::from_secs(20))
+}
+
+#[test]
+fn a_second_target_names_the_holder() -> Result<()> {
+    bounded(LIMIT, || {
+        let scratch = Scratch::new()?;
+        let config = TargetConfig::new().disk(Backend::Memory(1 << 20), 4096);
+        let target = Target::start(&scratch, &config)?;
+        let holder = format!("process {} (lariatd)", target.pid());
+        let second = start(&scratch, &config.toml())?;
+        let address = config.address.to_string();
+        second.failure(1, &["4791", &address, &holder])?;
+        // The first one has not noticed.
+        lariat_tests::process::connect(&target, 1)?;
+        target.stop().map(drop)
+    })
+}
+
+#[test]
+fn mistakes_are_named() -> Result<()> {
+    bounded(LIMIT, || {
+        let scratch = Scratch::new()?;
+        let config = TargetConfig::new().disk(Backend::File(scratch.join("missing")), 4096);
+        let good = config.toml();
+        start(&scratch, &good)?.failure(1, &["wrong.toml", "namespace[0]", "missing"])?;
+        for (from, to, words) in [
+            ("port = 4420", "prot = 4420", &["listener[0].prot", "port"][..]),
+            ("nsid = 1", "nsid = 0", &["namespace[0].nsid"]),
+            ("block_size = 4096", "block_size = 1000", &["block_size", "512"]),
+            ("allow_any_host = true", "", &["allow_any_host"]),
+            ("[target]", "[target]\nreactors = 1000", &["target.reactors", "255"]),
+            ("[[listener]]", "[[listener", &["wrong.toml"]),
+        ] {
+            let toml = good.replace(from, to);
+            let refused = start(&scratch, &toml)?;
+            refused.failure(2, words).with_context(|| format!("{to:?} for {from:?}"))?;
+        }
+        let absent = scratch.join("absent.toml");
+        run(Command::new(binary("lariatd")?).arg("--config").arg(absent), LIMIT)?
+            .failure(2, &["absent.toml"])?;
+        // An address that is not this machine's.
+        let far = good
+            .replace(&config.address.to_string(), "192.0.2.77")
+            .replace("type = \"file\"", "type = \"null\"\nsize = 4096")
+            .lines()
+            .filter(|line| !line.starts_with("path"))
+            .fold(String::new(), |text, line| text + line + "\n");
+        start(&scratch, &far)?.failure(1, &["192.0.2.77", "not an address of this machine"])?;
+        Ok(())
+    })
+}

@@ -1,0 +1,50 @@
+//! Connects that must be refused, each with words of its own and the exit code of a run-time error.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use lariat_tests::process::{
+    Backend, NQN, Scratch, Target, TargetConfig, binary, bounded, free_address, run,
+};
+
+use crate::LIMIT;
+
+const ALLOWED: &str = "nqn.2026-11.io.lariat:allowed";
+
+#[test]
+fn each_mistake_has_its_own_words() -> Result<()> {
+    bounded(LIMIT, || {
+        let scratch = Scratch::new()?;
+        let mut config = TargetConfig::new().disk(Backend::Memory(1 << 20), 4096);
+        config.allowed_host = Some(ALLOWED.to_owned());
+        let target = Target::start(&scratch, &config)?;
+        let address = target.ip().to_string();
+        let nobody = free_address().to_string();
+        let list = |address: &str, port: &str, nqn: &str, host: &str, rest: &[&str]| {
+            let mut command = std::process::Command::new(binary("lariat")?);
+            command.args(["id-ns", "-t", "rdma", "-a", address, "-s", port, "-n", nqn, "-q", host]);
+            command.args(["--connect-timeout", "1.5"]).args(rest);
+            run(&mut command, Duration::from_secs(15))
+        };
+
+        list(&address, "4420", NQN, ALLOWED, &[])?.success()?;
+        let other = format!("{NQN}-other");
+        list(&address, "4420", &other, ALLOWED, &[])?
+            .failure(1, &[&other, "there is no subsystem of this name"])?;
+        list(&address, "4420", NQN, "nqn.2026-11.io.lariat:stranger", &[])?
+            .failure(1, &[NQN, "not among the subsystem's allowed hosts"])?;
+        list(&address, "4420", NQN, ALLOWED, &["--namespace-id", "7"])?
+            .failure(1, &["there is no namespace", "7"])?;
+        // Another port of the target's address is answered, by a refusal.
+        list(&address, "4421", NQN, ALLOWED, &[])?
+            .failure(1, &[&format!("{address}:4421"), "rejected", "nvalid service"])?;
+        // An address without a target is not.
+        let silence = list(&nobody, "4420", NQN, ALLOWED, &[])?.failure(
+            1,
+            &[&format!("{nobody}:4420"), "no answer within", "is the target running"],
+        )?;
+        let took = silence.took.as_secs_f64();
+        anyhow::ensure!((1.0..6.0).contains(&took), "given up after {took} s");
+        target.stop().map(drop)
+    })
+}
