@@ -25,7 +25,7 @@ fn a_second_target_names_the_holder() -> Result<()> {
         let holder = format!("process {} (lariatd)", target.pid());
         let second = start(&scratch, &config.toml())?;
         let address = config.address.to_string();
-        second.failure(1, &["4791", &address, &holder])?;
+        second.failure(1, &[&address, "is already served", &holder])?;
         // The first one has not noticed.
         lariat_tests::process::connect(&target, 1)?;
         target.stop().map(drop)
@@ -61,7 +61,7 @@ fn mistakes_are_named() -> Result<()> {
             .lines()
             .filter(|line| !line.starts_with("path"))
             .fold(String::new(), |text, line| text + line + "\n");
-        start(&scratch, &far)?.failure(1, &["192.0.2.77", "not an address of this machine"])?;
+        start(&scratch, &far)?.failure(1, &["192.0.2.77:4420", "address not available"])?;
         Ok(())
     })
 }
