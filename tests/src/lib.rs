@@ -1,4 +1,5 @@
 //! End-to-end, simulation and interop tests of the whole stack. Calls all other crates; nothing but
-//! tests calls it.
+//! tests (and the `sim` binary) calls it.
 
 pub mod process;
+pub mod sim;

@@ -16,7 +16,7 @@
 
 mod network;
 
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -179,6 +179,14 @@ impl SimNet {
         world.flying.first_key_value().map_or(Timestamp::NEVER, |((time, _), _)| *time)
     }
 
+    /// When the next datagram arrives somewhere; [`Timestamp::NEVER`] if none is on its way. For
+    /// those who let nodes wait with what is in their inbox.
+    #[must_use]
+    pub fn next_arrival(&self) -> Timestamp {
+        let world = self.0.borrow();
+        world.flying.first_key_value().map_or(Timestamp::NEVER, |((time, _), _)| *time)
+    }
+
     /// Lets time pass until `until` (it never goes back), delivering what arrives.
     pub fn step(&self, until: Timestamp) {
         let mut world = self.0.borrow_mut();
@@ -226,6 +234,15 @@ impl SimNet {
     /// way still arrive.
     pub fn kill(&self, ip: IpAddr) {
         self.0.borrow_mut().nodes.remove(&ip);
+    }
+
+    /// Puts a datagram on the way as if the node at `source` had sent it, whether there is one or
+    /// not: what a stranger with a raw socket can do.
+    pub fn inject(&self, source: SocketAddr, destination: SocketAddr, bytes: &[u8]) {
+        let mut world = self.0.borrow_mut();
+        let now = world.now;
+        let bytes = bytes.to_vec();
+        world.send(now, Datagram { source, destination, congested: false, bytes });
     }
 
     /// The path MTU of all routes looked up from now on.

@@ -107,6 +107,12 @@ impl<N: Network> SoftFabric<N> {
         &self.network
     }
 
+    /// The memory regions.
+    #[must_use]
+    pub fn regions(&self) -> &RegionTable {
+        &self.regions
+    }
+
     /// What the wires counted.
     #[must_use]
     pub fn wire_counters(&self) -> WireCounters {
