@@ -7,6 +7,7 @@
 //! Keys are random, and a region stands in the place that the low bits of its key name: the key is
 //! drawn again until that place is free. So a look-up is one index and one comparison, and a key
 //! that was never given out tells nothing about those that were.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use core::ptr::NonNull;
 use std::io;

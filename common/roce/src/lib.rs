@@ -5,6 +5,7 @@
 //! UDP socket's traffic; the `soft` provider of `lariat-fabric` drives it with a socket, its `sim`
 //! provider with a simulated network.
 #![forbid(unsafe_code)]
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod cm;
 pub mod endpoint;

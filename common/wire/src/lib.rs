@@ -4,6 +4,7 @@
 //! panic. Values that a newer peer may send and we do not know are kept, not
 //! refused, unless acting on them would be wrong.
 #![forbid(unsafe_code)]
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod ascii;
 pub mod endian;

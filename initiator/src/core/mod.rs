@@ -4,6 +4,7 @@
 //! completions go through `submit` and `poll_*`. The blocking API of this crate drives it with a
 //! real fabric, the simulation tests with a simulated one. The order of calls in each turn:
 //! hand in completions and events, `handle_timeout` when due, `post`, then ring the fabric once.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod block;
 pub mod error;

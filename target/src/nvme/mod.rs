@@ -15,7 +15,7 @@
 //!
 //! Bytes are parsed by `lariat_wire`; errors that a peer can cause become a status in
 //! [`errors`], in [`ConnectError`], or where the command is checked.
-
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 #![forbid(unsafe_code)]
 
 mod abort;

@@ -12,6 +12,7 @@
 //! reactor.rs    one turn of the loop, timers, sleep
 //! ```
 #![forbid(unsafe_code)]
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod arena;
 mod buffer;

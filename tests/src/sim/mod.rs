@@ -15,6 +15,7 @@
 //!
 //! Nothing here but the runner's threads depends on anything but the seed, so a failing seed fails
 //! again, with the same trace.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod content;
 pub mod disk;
@@ -23,6 +24,10 @@ pub mod hostile;
 pub mod model;
 pub mod plan;
 pub mod random;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a thread for each core, and a world for each thread"
+)]
 pub mod runner;
 mod target;
 pub mod trace;

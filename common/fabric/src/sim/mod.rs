@@ -13,6 +13,7 @@
 //! Datagrams fly as the bytes that a socket would send, ICRC included, so a damaged one is found
 //! as it would be in life. Nothing here depends on the clock, on threads or on addresses of memory
 //! (the keys and virtual addresses inside of packets do; no decision is made on them).
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod network;
 

@@ -2,6 +2,7 @@
 //!
 //! Uses `lariat-roce`'s endpoints for the protocol, a [`Network`] for the packets, and
 //! [`RegionTable`] for memory; reactors and I/O queues call it through [`Fabric`].
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
