@@ -1,0 +1,123 @@
+//! No allocation per I/O on either end: a whole target and a host in this process, over real UDP, and
+//! an allocator that counts. The one test of its binary.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use lariat::{BufferPool, ConnectOptions, Controller, Geometry, IoQueue, Nqn, Nsid};
+use lariat_target::daemon::{self, Config};
+use lariat_tests::process::{Backend, NQN, PORT, Scratch, TargetConfig, bounded};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: hands everything on to the system's allocator, which keeps the contract.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise about `layout` is the one needed here.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the pointer comes from `System`, by the functions here.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the pointer comes from `System`; the rest is the caller's promise.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Moves `count` requests through the queue, half of them writes, `depth` at a time.
+fn exchange(
+    queue: &mut IoQueue,
+    geometry: Geometry,
+    pool: &BufferPool,
+    done: &mut Vec<lariat::IoCompletion>,
+    depth: u32,
+    count: u64,
+) -> Result<()> {
+    let places = geometry.capacity_bytes() / pool.buffer_bytes() as u64;
+    let (mut sent, mut ended) = (0, 0);
+    while ended < count {
+        while sent < count && queue.outstanding() < depth {
+            let buffer = pool.take().context("a buffer")?;
+            let offset = sent * 7 % places * pool.buffer_bytes() as u64;
+            if sent % 2 == 0 {
+                queue.submit_write(sent, geometry, offset, buffer, false)?;
+            } else {
+                queue.submit_read(sent, geometry, offset, buffer)?;
+            }
+            sent += 1;
+        }
+        ensure!(queue.wait(done, Duration::from_secs(10)) > 0, "nothing ends");
+        for one in done.drain(..) {
+            one.result?;
+            ended += 1;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn steady_state_allocates_nothing() -> Result<()> {
+    bounded(Duration::from_secs(60), || {
+        let scratch = Scratch::new()?;
+        let file = scratch.disk("disk", 16 << 20)?;
+        let config = TargetConfig::new()
+            .disk(Backend::Memory(16 << 20), 4096)
+            .disk(Backend::File(file), 4096)
+            .set("reactors", 1);
+        let parsed = Config::parse(Path::new("alloc.toml"), &config.toml(), [])?;
+        let (sender, ready) = mpsc::channel();
+        // Runs to the process's end: it waits for a signal.
+        let target = std::thread::spawn(move || {
+            let told = sender.clone();
+            let ended = daemon::run(&parsed, move || drop(told.send(None)));
+            let _ = sender.send(Some(format!("{ended:?}")));
+        });
+        let said = ready.recv_timeout(Duration::from_secs(20))?;
+        ensure!(said.is_none(), "the target ended: {said:?}");
+
+        let address = SocketAddr::new(config.address, PORT);
+        let mut options = ConnectOptions::new(address, Nqn::parse(NQN)?);
+        options.queues = 2;
+        let controller = Controller::connect(options)?;
+        let mut queue = controller.io_queue()?;
+        let mut done = Vec::with_capacity(64);
+        for nsid in [1, 2] {
+            let geometry = controller.namespace(Nsid(nsid))?.geometry();
+            for (depth, buffer_bytes) in [(1, 4096), (32, 4096), (16, 131_072)] {
+                let pool = BufferPool::new(32, buffer_bytes)?;
+                queue.register(pool.memory())?;
+                let mut measure = |count| {
+                    let before = ALLOCATIONS.load(Ordering::Relaxed);
+                    exchange(&mut queue, geometry, &pool, &mut done, depth, count)?;
+                    anyhow::Ok(ALLOCATIONS.load(Ordering::Relaxed) - before)
+                };
+                measure(2000)?;
+                let (few, many) = (measure(1000)?, measure(4000)?);
+                // Keep alive and the like: some, however many requests there are.
+                ensure!(
+                    few <= 20 && many <= 20,
+                    "namespace {nsid}, depth {depth}, {buffer_bytes} B: {few} allocations in 1,000 \
+                     requests, {many} in 4,000"
+                );
+            }
+        }
+        ensure!(!target.is_finished());
+        Ok(())
+    })
+}

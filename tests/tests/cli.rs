@@ -1,0 +1,210 @@
+//! The command line's main job on a real target: files and pipes in and out, a file system, figures.
+
+use std::fs::File;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use lariat_tests::process::{
+    Backend, NQN, Scratch, Target, TargetConfig, bounded, fill, first_difference, lariat, run,
+};
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const DISK_BYTES: u64 = 64 << 20;
+
+fn json(target: &Target, verb: &str, rest: &[&str]) -> Result<Value> {
+    let words = [rest, &["--output-format", "json"]].concat();
+    let done = run(&mut lariat(target, verb, &words)?, LIMIT)?.success()?;
+    serde_json::from_slice(&done.stdout).with_context(|| format!("{verb}: {}", done.text()))
+}
+
+#[test]
+fn files_and_pipes() -> Result<()> {
+    bounded(LIMIT, || {
+        let scratch = Scratch::new()?;
+        let disk = scratch.disk("disk", DISK_BYTES)?;
+        let config = TargetConfig::new().disk(Backend::File(disk.clone()), 512);
+        let target = Target::start(&scratch, &config)?;
+        // Not a multiple of a request's size.
+        let mut bytes = vec![0; (5 << 20) + 3 * 512];
+        fill(1, 0, &mut bytes);
+        let length = bytes.len().to_string();
+        let image = scratch.join("image");
+        std::fs::write(&image, &bytes)?;
+
+        let words = ["--input", &image.display().to_string(), "--offset", "1536"];
+        let wrote = run(&mut lariat(&target, "write", &words)?, LIMIT)?.success()?.text();
+        let copy = scratch.join("copy");
+        let words =
+            ["--output", &copy.display().to_string(), "--offset", "1536", "--length", &length];
+        let read = run(&mut lariat(&target, "read", &words)?, LIMIT)?.success()?.text();
+        ensure!(first_difference(&std::fs::read(&copy)?, &bytes).is_none(), "the copy differs");
+        // Both say the same checksum.
+        let checksum = |text: &str| text.split("crc32 ").nth(1).map(str::to_owned);
+        ensure!(checksum(&wrote).is_some() && checksum(&wrote) == checksum(&read), "{wrote}{read}");
+
+        // From a pipe that comes in pieces, to stdout; the summary goes to stderr then.
+        let words = ["--input", "-", "--offset", "16M", "--output-format", "json"];
+        let mut command = lariat(&target, "write", &words)?;
+        let mut cat = Command::new("cat").arg(&image).stdout(Stdio::piped()).spawn()?;
+        command.stdin(cat.stdout.take().context("cat's stdout")?);
+        let wrote = run(&mut command, LIMIT)?.success()?;
+        cat.wait()?;
+        let summary: Value = serde_json::from_slice(&wrote.stdout)?;
+        ensure!(summary["bytes"] == bytes.len(), "{summary}");
+        let words = ["--output", "-", "--offset", "16M", "--length", &length];
+        let read = run(&mut lariat(&target, "read", &words)?, LIMIT)?.success()?;
+        ensure!(first_difference(&read.stdout, &bytes).is_none(), "stdout differs");
+        let crc32 = summary["crc32"].as_str().context("a checksum")?;
+        ensure!(read.stderr.contains(crc32), "{}", read.stderr);
+
+        // The part of a block that is missing is kept with --pad, refused without.
+        let odd = scratch.join("odd");
+        std::fs::write(&odd, &bytes[..1000])?;
+        let path = odd.display().to_string();
+        let words = ["--input", &path, "--offset", "16M"];
+        run(&mut lariat(&target, "write", &words)?, LIMIT)?.failure(2, &["--pad"])?;
+        run(&mut lariat(&target, "write", &[&words[..], &["--pad"]].concat())?, LIMIT)?
+            .success()?;
+        run(&mut lariat(&target, "flush", &[] as &[&str])?, LIMIT)?.success()?;
+        target.stop()?;
+
+        let found = std::fs::read(disk)?;
+        for start in [1536, 16 << 20] {
+            let part = found.get(start..start + bytes.len()).context("the file is too short")?;
+            ensure!(first_difference(part, &bytes).is_none(), "the file differs behind {start}");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn what_a_target_says_of_itself() -> Result<()> {
+    bounded(LIMIT, || {
+        let scratch = Scratch::new()?;
+        let config = TargetConfig::new()
+            .disk(Backend::Memory(1 << 20), 512)
+            .disk(Backend::Null(1 << 40), 4096);
+        let target = Target::start(&scratch, &config)?;
+        let log = json(&target, "discover", &[])?.to_string();
+        for words in [NQN, &target.ip().to_string(), "4420", "rdma"] {
+            ensure!(log.contains(words), "{words} is not in {log}");
+        }
+        let controller = json(&target, "id-ctrl", &[])?;
+        ensure!(controller["subnqn"] == NQN, "{controller}");
+        ensure!(controller["sn"].as_str().is_some_and(|sn| sn.trim() == "E2E"), "{controller}");
+        let list = json(&target, "list-ns", &[])?.to_string();
+        ensure!(list.contains('1') && list.contains('2'), "{list}");
+        let second = json(&target, "id-ns", &["--namespace-id", "2"])?;
+        ensure!(second["nsze"] == 1_u64 << 28, "{second}");
+        // Which of the two is to be read must be said.
+        let words = ["--output", "-"];
+        run(&mut lariat(&target, "read", &words)?, LIMIT)?.failure(2, &["--namespace-id"])?;
+        target.stop().map(drop)
+    })
+}
+
+#[test]
+fn a_file_system_stays_whole() -> Result<()> {
+    bounded(LIMIT, || {
+        let scratch = Scratch::new()?;
+        let run_tool = |name: &str, words: &[&str]| {
+            let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+            run(Command::new(name).args(words).env("PATH", path), LIMIT)
+        };
+        if run_tool("mke2fs", &["-V"]).is_err() || run_tool("e2fsck", &["-V"]).is_err() {
+            eprintln!("SKIPPED a_file_system_stays_whole: no e2fsprogs here");
+            return Ok(());
+        }
+        let disk = scratch.disk("disk", DISK_BYTES)?;
+        let image = scratch.join("image");
+        let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+        let (image, copy) =
+            (image.display().to_string(), scratch.join("copy").display().to_string());
+        run_tool("mke2fs", &["-q", "-t", "ext4", "-d", sources, &image, "32M"])?.success()?;
+
+        let config = TargetConfig::new().disk(Backend::File(disk.clone()), 4096);
+        let target = Target::start(&scratch, &config)?;
+        run(&mut lariat(&target, "write", &["--input", &image])?, LIMIT)?.success()?;
+        let words = ["--output", &copy, "--length", "32M"];
+        run(&mut lariat(&target, "read", &words)?, LIMIT)?.success()?;
+        target.stop()?;
+        ensure!(std::fs::read(&image)? == std::fs::read(&copy)?, "the copy differs");
+        // On the disk, which is larger than the file system, and on the copy.
+        for file in [&disk.display().to_string(), &copy] {
+            run_tool("e2fsck", &["-fn", file])?.success()?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn figures_make_sense() -> Result<()> {
+    bounded(LIMIT, || {
+        let scratch = Scratch::new()?;
+        let disk = scratch.disk("disk", DISK_BYTES)?;
+        let config = TargetConfig::new().disk(Backend::File(disk), 4096);
+        let target = Target::start(&scratch, &config)?;
+        for (rw, block, depth, reads, writes) in [
+            ("randread", 4096, 1, true, false),
+            ("randwrite", 4096, 32, false, true),
+            ("read", 131_072, 16, true, false),
+            ("randrw", 8192, 8, true, true),
+        ] {
+            let (bs, iodepth) = (f64::from(block), depth.to_string());
+            let words = ["--rw", rw, "--bs", &block.to_string(), "--iodepth", &iodepth];
+            let words = [&words[..], &["--runtime", "0.4"]].concat();
+            let report = json(&target, "bench", &words)?;
+            let runtime = report["runtime_seconds"].as_f64().context("runtime_seconds")?;
+            ensure!((0.3..3.0).contains(&runtime), "{report:#}");
+            for (side, expected) in [("read", reads), ("write", writes)] {
+                let side = &report[side];
+                let figure =
+                    |name: &str| side[name].as_f64().with_context(|| format!("{report:#}"));
+                let (ios, iops, rate) =
+                    (figure("ios")?, figure("iops")?, figure("bytes_per_second")?);
+                if !expected {
+                    ensure!(ios == 0.0, "{rw}: {report:#}");
+                    continue;
+                }
+                ensure!(ios > 50.0, "{rw}: {report:#}");
+                ensure!((iops * runtime / ios - 1.0).abs() < 0.05, "{rw}: {report:#}");
+                ensure!((rate / (iops * bs) - 1.0).abs() < 0.01, "{rw}: {report:#}");
+                let latency = |name: &str| side["latency_ns"][name].as_f64().context("latency");
+                let (p50, p99, max) = (latency("p50")?, latency("p99")?, latency("max")?);
+                ensure!(1000.0 < p50 && p50 <= p99 && p99 <= max, "{rw}: {report:#}");
+                // Little's law: no more under way at a time than the depth says.
+                let mean = latency("mean")?;
+                ensure!(mean / 1e9 * iops < f64::from(depth) * 1.1, "{rw}: {report:#}");
+            }
+        }
+        target.stop().map(drop)
+    })
+}
+
+#[test]
+fn an_interrupted_write_ends_cleanly() -> Result<()> {
+    bounded(LIMIT, || {
+        let scratch = Scratch::new()?;
+        let config = TargetConfig::new().disk(Backend::Null(1 << 40), 4096);
+        let target = Target::start(&scratch, &config)?;
+        let mut command = lariat(&target, "write", &["--input", "-", "--quiet"])?;
+        command.stdin(File::open("/dev/zero")?);
+        // Signalled by timeout(1), which passes the exit code on.
+        let mut timeout = Command::new("timeout");
+        timeout.args(["--preserve-status", "--signal", "INT", "0.5"]).arg(command.get_program());
+        timeout.args(command.get_args()).stdin(File::open("/dev/zero")?);
+        let ended = thread::scope(|scope| {
+            let ended = scope.spawn(|| run(&mut timeout, LIMIT));
+            ended.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?
+        })?;
+        ended.failure(130, &["interrupted", "written"])?;
+        // Said good-bye: the place is free at once.
+        target.wait_for_log("queue connected qid=1", 1, LIMIT)?;
+        let log = target.stop()?;
+        ensure!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
+        Ok(())
+    })
+}
