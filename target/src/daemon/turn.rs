@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -67,9 +67,7 @@ impl<F: Fabric> Turn for Sleeper<F> {
     }
 
     fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        // A handful, on the heap only when the reactor has nothing better to do.
-        let fds: Vec<_> = self.wait_fds.iter().map(AsFd::as_fd).collect();
-        self.reactor.storage_mut().sleep(&fds, timeout).map(drop)
+        self.reactor.storage_mut().sleep(&self.wait_fds, timeout).map(drop)
     }
 
     fn shutdown(&mut self, now: Timestamp) {
@@ -152,7 +150,7 @@ mod tests {
 
         fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()> {
             self.sleeps += 1;
-            self.storage.sleep(&[], timeout)?;
+            self.storage.sleep(&[] as &[OwnedFd], timeout)?;
             if let Some((sleeps, stop)) = &self.stop_at_sleep
                 && self.sleeps >= *sleeps
             {

@@ -1,7 +1,7 @@
 //! The backends against a model, the operations they issue, the errors of opening, and sleeping.
 
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::thread;
@@ -11,6 +11,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use proptest::prelude::*;
 
 use super::*;
+
+const NO_FDS: &[OwnedFd] = &[];
 
 const BLOCKS: u64 = 64;
 const POOL_BYTES: usize = 1 << 20;
@@ -296,7 +298,7 @@ fn many_requests_complete_once_each_and_the_rest_is_handed_back() {
     assert_eq!(bench.storage.in_flight(), 16);
     let mut done = Vec::new();
     while bench.storage.in_flight() > 0 {
-        bench.storage.sleep(&[], Some(Duration::from_secs(10))).unwrap();
+        bench.storage.sleep(NO_FDS, Some(Duration::from_secs(10))).unwrap();
         bench.storage.poll(Timestamp::ZERO, &mut done);
     }
     let mut tags: Vec<_> = done.iter().map(|done| done.tag).collect();
@@ -448,11 +450,11 @@ fn a_full_file_system_is_no_space() {
 fn sleep_ends_by_deadline() {
     let mut bench = Bench::new(&[]);
     let start = Instant::now();
-    let woken = bench.storage.sleep(&[], Some(Duration::from_millis(20))).unwrap();
+    let woken = bench.storage.sleep(NO_FDS, Some(Duration::from_millis(20))).unwrap();
     assert_eq!(woken, Woken::Nothing);
     assert!(start.elapsed() >= Duration::from_millis(20), "{:?}", start.elapsed());
     // A deadline that has passed only looks.
-    assert_eq!(bench.storage.sleep(&[], Some(Duration::ZERO)).unwrap(), Woken::Nothing);
+    assert_eq!(bench.storage.sleep(NO_FDS, Some(Duration::ZERO)).unwrap(), Woken::Nothing);
 }
 
 #[test]
@@ -462,9 +464,9 @@ fn sleep_ends_by_the_waker() {
     for _ in 0..3 {
         bench.waker.wake();
         bench.waker.wake();
-        assert_eq!(bench.storage.sleep(&[], None).unwrap(), Woken::Waker);
+        assert_eq!(bench.storage.sleep(NO_FDS, None).unwrap(), Woken::Waker);
         assert_eq!(
-            bench.storage.sleep(&[], Some(Duration::from_millis(1))).unwrap(),
+            bench.storage.sleep(NO_FDS, Some(Duration::from_millis(1))).unwrap(),
             Woken::Nothing
         );
     }
@@ -473,7 +475,7 @@ fn sleep_ends_by_the_waker() {
         thread::sleep(Duration::from_millis(20));
         waker.wake();
     });
-    let woken = bench.storage.sleep(&[], Some(Duration::from_secs(20))).unwrap();
+    let woken = bench.storage.sleep(NO_FDS, Some(Duration::from_secs(20))).unwrap();
     assert_eq!(woken, Woken::Waker);
     other.join().unwrap();
 }

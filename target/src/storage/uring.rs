@@ -7,7 +7,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -113,11 +113,7 @@ impl UringStorage {
     ///
     /// # Errors
     /// The ring is broken, or there are more than 31 `fds`.
-    pub fn sleep(
-        &mut self,
-        fds: &[BorrowedFd<'_>],
-        timeout: Option<Duration>,
-    ) -> io::Result<Woken> {
+    pub fn sleep(&mut self, fds: &[impl AsFd], timeout: Option<Duration>) -> io::Result<Woken> {
         // What fired while the reactor was busy has to be armed again, so that the kernel looks at
         // the descriptor again.
         self.reap();
@@ -132,6 +128,7 @@ impl UringStorage {
             self.arm(WAKER_POLL, waker.as_fd())?;
         }
         for fd in fds {
+            let fd = fd.as_fd();
             let number = fd.as_raw_fd();
             let known = self.polls.iter().skip(1).position(|poll| poll.fd == number);
             let place = match known {
@@ -143,7 +140,7 @@ impl UringStorage {
                 None => return Err(io::ErrorKind::InvalidInput.into()),
             };
             if self.polls.get(place).is_some_and(|poll| !poll.armed) {
-                self.arm(u32::try_from(place).unwrap_or(u32::MAX), *fd)?;
+                self.arm(u32::try_from(place).unwrap_or(u32::MAX), fd)?;
             }
         }
         self.ring.wait(timeout)?;
