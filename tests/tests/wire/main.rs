@@ -5,6 +5,7 @@ mod capture;
 mod packets;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use anyhow::{Context, Result, ensure};
 use lariat_tests::process::{
     Backend, Ipv6Loopback, Scratch, Target, TargetConfig, bounded, fill, lariat, run,
 };
+use lariat_wire::rocev2::UDP_PORT;
 
 use self::capture::Capture;
 use self::packets::Packets;
@@ -74,7 +76,8 @@ fn check(address: std::net::IpAddr, name: &str) -> Result<()> {
     let packets = Packets::read(&std::fs::read(&raw)?)?;
     ensure!(packets.count() > 300, "{} packets only", packets.count());
     let on_target_side = Target::counter(&log, "packets_sent")?;
-    ensure!(packets.count_from(address) == on_target_side, "the capture is not complete");
+    let captured = packets.count_from(SocketAddr::new(address, UDP_PORT));
+    ensure!(captured == on_target_side, "{captured} of {on_target_side} packets captured");
     ensure!(packets.was_cut(), "no packets were sent in batches");
     let file = scratch.join("packets.pcap");
     std::fs::write(&file, packets.to_pcap()?)?;
@@ -92,10 +95,10 @@ fn check(address: std::net::IpAddr, name: &str) -> Result<()> {
         ensure!(protocols.contains(":udp:infiniband"), "packet {number}: {protocols}");
         ensure!(malformed.is_empty(), "packet {number} is malformed: {info}");
         ensure!(!expert.to_lowercase().contains("malformed"), "packet {number}: {expert}");
-        if protocols.contains("nvme") {
-            for kind in KINDS.iter().filter(|kind| info.contains(**kind)) {
-                *kinds.entry(kind).or_default() += 1;
-            }
+        for kind in KINDS.iter().filter(|kind| info.contains(**kind)) {
+            *kinds.entry(kind).or_default() += 1;
+            let capsule = kind.contains("NVM");
+            ensure!(!capsule || protocols.contains("nvme"), "packet {number}: {protocols}");
         }
     }
     for kind in KINDS {

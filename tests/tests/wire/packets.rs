@@ -1,7 +1,7 @@
 //! A captured exchange, packet by packet: cut where the kernel would cut it (UDP_SEGMENT), each ICRC
 //! computed from the bytes as captured, by nothing of the code under test.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -38,14 +38,16 @@ fn ip_header(frame: &[u8]) -> Result<usize> {
     }
 }
 
-fn source(frame: &[u8]) -> Result<IpAddr> {
+fn source(frame: &[u8]) -> Result<SocketAddr> {
     let ip = frame.get(ETHERNET..).context("no IP header")?;
-    if ip_header(frame)? == 20 {
+    let length = ip_header(frame)?;
+    let port = u16::from_be_bytes(ip.get(length..length + 2).context("short")?.try_into()?);
+    if length == 20 {
         let octets: [u8; 4] = ip.get(12..16).context("short")?.try_into()?;
-        Ok(Ipv4Addr::from(octets).into())
+        Ok(SocketAddr::new(Ipv4Addr::from(octets).into(), port))
     } else {
         let octets: [u8; 16] = ip.get(8..24).context("short")?.try_into()?;
-        Ok(Ipv6Addr::from(octets).into())
+        Ok(SocketAddr::new(Ipv6Addr::from(octets).into(), port))
     }
 }
 
@@ -150,8 +152,8 @@ impl Packets {
         self.packets.len()
     }
 
-    pub(crate) fn count_from(&self, address: IpAddr) -> u64 {
-        let from = |packet: &&Captured| source(&packet.bytes).is_ok_and(|ip| ip == address);
+    pub(crate) fn count_from(&self, address: SocketAddr) -> u64 {
+        let from = |packet: &&Captured| source(&packet.bytes).is_ok_and(|from| from == address);
         self.packets.iter().filter(from).count() as u64
     }
 
