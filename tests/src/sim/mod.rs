@@ -7,6 +7,7 @@
 //! target    reactors over simulated fabrics and disks; stops, dies, comes again
 //! host      a good host: random requests over `lariat::core`, sessions made anew
 //! hostile   a host that speaks RoCE well and NVMe badly
+//! garbage   datagrams out of nowhere
 //! disk      storage with a volatile cache and power cuts
 //! model     what each read may return
 //! trace     what happened, hashed and counted
@@ -19,6 +20,7 @@
 
 pub mod content;
 pub mod disk;
+mod garbage;
 pub mod host;
 pub mod hostile;
 pub mod model;

@@ -1,7 +1,6 @@
 //! The clock and the order of turns; what goes wrong, when its time has come; the questions at the
 //! end. Calls everything else; called by `runner` and the tests.
 
-use core::net::SocketAddr;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
@@ -9,10 +8,10 @@ use lariat::core::Geometry;
 use lariat_fabric::Timestamp;
 use lariat_fabric::sim::{Faults, SimNet};
 use lariat_wire::nvme::Nsid;
-use lariat_wire::rocev2::{Bth, Opcode, Psn, Qpn, UDP_PORT, icrc};
 
 use super::content::SECTOR_BYTES;
 use super::disk::{Defect, Disks};
+use super::garbage;
 use super::host::{Context, Host, Task};
 use super::hostile::Hostile;
 use super::model::Model;
@@ -446,7 +445,8 @@ impl World {
             }
             Event::Garbage(count) => {
                 for _ in 0..count {
-                    self.garbage();
+                    let (reactors, hosts) = (self.plan.reactors, self.plan.hosts.len());
+                    garbage::send(&mut self.rng, &self.net, reactors, hosts, &mut self.trace);
                 }
             }
         }
@@ -482,68 +482,6 @@ impl World {
         }
         self.target.kill(now, away, &mut self.trace)?;
         Ok(())
-    }
-
-    /// A datagram that nobody of ours sent.
-    fn garbage(&mut self) {
-        let rng = &mut self.rng;
-        let address = |rng: &mut Rng| {
-            let ip = match rng.below(3) {
-                0 => reactor_ip(rng.index(self.plan.reactors)),
-                1 => host_ip(rng.index(self.plan.hosts.len())),
-                _ => super::plan::hostile_ip(),
-            };
-            SocketAddr::new(ip, UDP_PORT)
-        };
-        let (source, destination) = (address(rng), address(rng));
-        let mut bytes = vec![0; rng.index(300)];
-        rng.fill(&mut bytes);
-        match rng.below(4) {
-            0 => self.trace.count("garbage: random bytes"),
-            1 => {
-                bytes.truncate(rng.index(20));
-                self.trace.count("garbage: short");
-            }
-            kind => {
-                // A base header that is right, and a checksum too: only the contents are nonsense.
-                let qpn = match rng.below(3) {
-                    0 => Qpn::new(1),
-                    _ => Qpn::new(u32::try_from(rng.below(1 << 24)).unwrap_or(0)),
-                };
-                let opcode = Opcode::from(if qpn == Qpn::new(1) {
-                    0x64
-                } else {
-                    u8::try_from(rng.below(0x20)).unwrap_or(0)
-                });
-                let psn = Psn::new(u32::try_from(rng.below(1 << 24)).unwrap_or(0));
-                let mut datagram = Bth::new(opcode, qpn, psn).to_bytes().to_vec();
-                bytes.truncate(bytes.len() & !3);
-                if qpn == Qpn::new(1) {
-                    bytes.resize(8 + 256, 0);
-                    // A datagram header and a MAD of the connection manager.
-                    bytes[..8].copy_from_slice(&[0x80, 1, 0, 0, 0, 0, 0, 1]);
-                    bytes[8..12].copy_from_slice(&[1, 7, 2, 3]);
-                    bytes[12..24].fill(0);
-                    let attribute = u8::try_from(rng.range(0x10, 0x16)).unwrap_or(0x10);
-                    bytes[24..28].copy_from_slice(&[0, attribute, 0, 0]);
-                    self.trace.count("garbage: connection manager's message");
-                } else {
-                    self.trace.count("garbage: stray packet");
-                }
-                datagram.extend_from_slice(&bytes);
-                if let Some(flow) = icrc::Flow::new(source, destination) {
-                    let length = datagram.len() + 4;
-                    let crc = icrc::FlowSeed::new(&flow).seed(length, 0).over(&datagram);
-                    datagram.extend_from_slice(&crc);
-                }
-                if kind == 2 {
-                    let last = datagram.len() - 1;
-                    datagram[last] ^= 0x55;
-                }
-                bytes = datagram;
-            }
-        }
-        self.net.inject(source, destination, &bytes);
     }
 
     fn report(mut self) -> Report {

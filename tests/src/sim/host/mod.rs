@@ -1,42 +1,44 @@
 //! A good host: sessions of `lariat::core` on one fabric, random requests, and a new session when
 //! one is gone. Also where it is decided whether a lost connection has an excuse.
 
+mod session;
+
 use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lariat::core::{
-    BlockQueue, DataRef, Geometry, Identity, IoDone, LinkStatus, LossReason, Session,
-    SessionConfig, SessionEvent, SessionState, SubmitError, Transfer,
+    AdminData, BlockQueue, DataRef, Failure, Geometry, IoDone, LossReason, Session, SessionEvent,
+    SubmitError, Transfer,
 };
 use lariat_fabric::sim::{SimNet, SimNetwork};
 use lariat_fabric::soft::SoftFabric;
 use lariat_fabric::verbs::{Access, CmEvent, ConnId, DomainId, RegionId, WorkCompletion};
 use lariat_fabric::{Armed, Fabric, Memory, Timestamp};
-use lariat_wire::nvme::{HostId, Nqn, Qid};
+use lariat_wire::nvme::{AdminCommand, Cns, CommandId, ControllerId, Csi, Nqn, Nsid};
 
-use super::content::Value;
-use super::model::Model;
-use super::plan::{HostPlan, reactor_address};
-use super::random::Rng;
-use super::trace::{Trace, note};
-use super::workload::{Draft, Form, Op, RawData, Space};
+use crate::sim::content::Value;
+use crate::sim::model::Model;
+use crate::sim::plan::HostPlan;
+use crate::sim::random::Rng;
+use crate::sim::trace::{Trace, note};
+use crate::sim::workload::{Draft, Form, Op, RawData, Space};
 
 /// What a turn may touch besides the host itself.
-pub(super) struct Context<'a> {
-    pub(super) now: Timestamp,
-    pub(super) trace: &'a mut Trace,
-    pub(super) model: &'a mut Model,
+pub(in crate::sim) struct Context<'a> {
+    pub(in crate::sim) now: Timestamp,
+    pub(in crate::sim) trace: &'a mut Trace,
+    pub(in crate::sim) model: &'a mut Model,
     /// Identity of the next write.
-    pub(super) next_value: &'a mut u64,
-    pub(super) mdts_bytes: u32,
-    pub(super) turn: Duration,
+    pub(in crate::sim) next_value: &'a mut u64,
+    pub(in crate::sim) mdts_bytes: u32,
+    pub(in crate::sim) turn: Duration,
 }
 
 /// Time for a command. Those of a host that vanished hold their buffers for up to nine seconds, until
 /// the transport gives up, and others may have to wait for that.
-pub(super) const IO_TIMEOUT: Duration = Duration::from_secs(25);
+pub(in crate::sim) const IO_TIMEOUT: Duration = Duration::from_secs(25);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// A host's machine: what dies with it.
@@ -52,7 +54,7 @@ struct Machine {
 
 /// What a host does with its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Task {
+pub(in crate::sim) enum Task {
     /// Random requests until the quota is used up.
     Work,
     /// Reads everything once.
@@ -65,8 +67,8 @@ pub(super) enum Task {
 
 /// A good host.
 pub struct Host {
-    pub(super) index: usize,
-    pub(super) ip: IpAddr,
+    pub(in crate::sim) index: usize,
+    pub(in crate::sim) ip: IpAddr,
     plan: HostPlan,
     rng: Rng,
     net: SimNet,
@@ -75,21 +77,21 @@ pub struct Host {
     /// When it comes (again).
     start_at: Timestamp,
     /// When it wants a turn.
-    pub(super) wake: Timestamp,
+    pub(in crate::sim) wake: Timestamp,
     /// It does nothing until then.
-    pub(super) asleep_until: Timestamp,
-    pub(super) task: Task,
+    pub(in crate::sim) asleep_until: Timestamp,
+    pub(in crate::sim) task: Task,
     to_verify: Vec<(Geometry, u64, u64)>,
     ops: BTreeMap<u64, Op>,
     next_op: u64,
     free_slots: Vec<usize>,
     slot_bytes: u32,
     /// Requests submitted.
-    pub(super) submitted: u64,
+    pub(in crate::sim) submitted: u64,
     /// Requests that ended well.
-    pub(super) succeeded: u64,
+    pub(in crate::sim) succeeded: u64,
     /// Something was done to it that may end connections; until it has a new session.
-    pub(super) excused: bool,
+    pub(in crate::sim) excused: bool,
     was_ready: bool,
     failures_in_row: u32,
     think_until: Timestamp,
@@ -117,7 +119,7 @@ pub fn host_nqn(index: usize) -> Nqn {
 }
 
 impl Host {
-    pub(super) fn new(
+    pub(in crate::sim) fn new(
         index: usize,
         ip: IpAddr,
         plan: HostPlan,
@@ -187,30 +189,12 @@ impl Host {
         Ok(())
     }
 
-    fn config(&self) -> SessionConfig {
-        let identity = Identity {
-            subsystem: subsystem_nqn(),
-            host: host_nqn(self.index),
-            host_id: HostId([u8::try_from(self.index + 1).unwrap_or(0); 16]),
-        };
-        let plan = &self.plan;
-        SessionConfig {
-            io_queues: plan.queues + plan.far_queues,
-            own_io_queues: plan.queues,
-            queue_depth: plan.depth,
-            kato: plan.kato,
-            connect_timeout: CONNECT_TIMEOUT,
-            admin_timeout: Duration::from_secs(8),
-            io_timeout: IO_TIMEOUT,
-            shutdown_timeout: IO_TIMEOUT,
-            max_transfer_bytes: plan.transfer_bytes,
-            max_in_capsule_bytes: plan.in_capsule_bytes,
-            ..SessionConfig::new(reactor_address(0), identity)
-        }
-    }
-
     /// Dies without a word, with all that was under way. Comes again after a while.
-    pub(super) fn kill(&mut self, context: &mut Context<'_>, away: Duration) -> Result<(), String> {
+    pub(in crate::sim) fn kill(
+        &mut self,
+        context: &mut Context<'_>,
+        away: Duration,
+    ) -> Result<(), String> {
         note!(
             context.trace,
             "host {}: killed with {} requests under way",
@@ -232,65 +216,17 @@ impl Host {
         for id in ids {
             let failure = lariat::core::IoFailure {
                 opcode: 0,
-                nsid: lariat_wire::nvme::Nsid(0),
+                nsid: Nsid(0),
                 lba: lariat_wire::nvme::Lba(0),
-                failure: lariat::core::Failure::Lost(LossReason::Local),
+                failure: Failure::Lost(LossReason::Local),
             };
             self.end_op(context, id, Err(failure))?;
         }
         Ok(())
     }
 
-    /// Leaves in good order (and comes again, unless its task is to leave for good).
-    pub(super) fn leave(&mut self, now: Timestamp) {
-        self.leaving = true;
-        self.wake = now;
-    }
-
-    /// A step on the way out: first the queues that the session does not look after.
-    fn leave_on(&mut self, now: Timestamp) {
-        let Some(Machine { session: Some(session), fabric, far, .. }) = &mut self.machine else {
-            self.leaving = false;
-            return;
-        };
-        if session.state() == SessionState::Ready {
-            if !far.iter().all(BlockQueue::has_left) {
-                return;
-            }
-            if !self.far_left {
-                self.far_left = true;
-                for queue in &mut *far {
-                    queue.leave(now, fabric);
-                }
-                fabric.flush(now);
-                if !far.is_empty() {
-                    return;
-                }
-            }
-        }
-        for queue in far {
-            queue.close(now, fabric, LossReason::Local);
-        }
-        session.shutdown(now, fabric);
-        self.dying = true;
-        self.leaving = false;
-    }
-
-    /// Drops its connections on the spot; the target is told.
-    pub(super) fn drop_connections(&mut self, now: Timestamp) {
-        if let Some(Machine { session: Some(session), fabric, far, .. }) = &mut self.machine {
-            session.abort(now, fabric, LossReason::Local);
-            for queue in far {
-                queue.close(now, fabric, LossReason::Local);
-            }
-            self.dying = true;
-            self.dropping = true;
-        }
-        self.wake = now;
-    }
-
     /// Reads everything from now on.
-    pub(super) fn verify(&mut self) {
+    pub(in crate::sim) fn verify(&mut self) {
         self.task = Task::Verify;
         self.to_verify.clear();
         for &Space { geometry, .. } in &self.spaces {
@@ -305,7 +241,7 @@ impl Host {
     }
 
     /// Whether its task is done.
-    pub(super) fn is_done(&self) -> bool {
+    pub(in crate::sim) fn is_done(&self) -> bool {
         match self.task {
             Task::Work => self.submitted >= self.plan.quota && self.ops.is_empty(),
             Task::Verify => self.to_verify.is_empty() && self.ops.is_empty(),
@@ -315,12 +251,12 @@ impl Host {
     }
 
     /// Requests under way.
-    pub(super) fn under_way(&self) -> usize {
+    pub(in crate::sim) fn under_way(&self) -> usize {
         self.ops.len()
     }
 
     /// What the fabric still holds: connections, and memory regions besides the data's own.
-    pub(super) fn left_over(&self) -> (usize, usize) {
+    pub(in crate::sim) fn left_over(&self) -> (usize, usize) {
         self.machine.as_ref().map_or((0, 0), |machine| {
             (machine.fabric.connections(), machine.fabric.regions().len().saturating_sub(1))
         })
@@ -330,7 +266,7 @@ impl Host {
     ///
     /// # Errors
     /// One that did not.
-    pub(super) fn check_age(&self, now: Timestamp) -> Result<(), String> {
+    pub(in crate::sim) fn check_age(&self, now: Timestamp) -> Result<(), String> {
         if self.asleep_until + Duration::from_secs(1) > now {
             return Ok(());
         }
@@ -344,7 +280,7 @@ impl Host {
     }
 
     /// One turn. Sets `wake`.
-    pub(super) fn turn(&mut self, context: &mut Context<'_>) -> Result<(), String> {
+    pub(in crate::sim) fn turn(&mut self, context: &mut Context<'_>) -> Result<(), String> {
         let now = context.now;
         if now < self.asleep_until {
             self.wake = self.asleep_until;
@@ -426,8 +362,15 @@ impl Host {
                     }
                 }
                 while let Some(admin) = session.poll_admin() {
-                    context.trace.count("host: admin command");
-                    note!(context.trace, "host {}: admin {:?}", self.index, admin.result.is_ok());
+                    match admin.result {
+                        Ok(_) if admin.data.get(4..20) == Some(b"LARIAT0000000001") => {
+                            context.trace.count("host: identified the controller again");
+                        }
+                        Err(Failure::Lost(_)) if self.excused || self.dying => {}
+                        other => {
+                            return Err(format!("host {}: Identify gave {other:?}", self.index));
+                        }
+                    }
                 }
             }
             for queue in &mut machine.far {
@@ -461,22 +404,19 @@ impl Host {
         let outcome = match result {
             Ok(_) => "done",
             Err(failure) => match failure.failure {
-                lariat::core::Failure::Status(_) => "status",
+                Failure::Status(_) => "status",
                 _ => "lost",
             },
         };
         note!(context.trace, "host {} request {id}: {outcome}", self.index);
         self.succeeded += u64::from(result.is_ok());
-        let lost = matches!(
-            result,
-            Err(lariat::core::IoFailure { failure: lariat::core::Failure::Lost(_), .. })
-        );
+        let lost = matches!(result, Err(lariat::core::IoFailure { failure: Failure::Lost(_), .. }));
         if lost && !self.excused && !self.dropping {
             return Err(format!("host {}: {op:?} was lost: {result:?}", self.index));
         }
         // The deadline of a verification must not pass over what was lost.
         if lost
-            && let super::workload::Kind::Read(span) = op.kind
+            && let crate::sim::workload::Kind::Read(span) = op.kind
             && self.task == Task::Verify
         {
             let geometry = self.spaces[span.space].geometry;
@@ -485,124 +425,6 @@ impl Host {
         }
         op.finish(result, &data, context.model, context.trace, self.spaces.len())
             .map_err(|wrong| format!("host {}, request {id}: {wrong}", self.index))
-    }
-
-    /// Sessions come and go.
-    fn look_after_session(&mut self, context: &mut Context<'_>) -> Result<(), String> {
-        let now = context.now;
-        let index = self.index;
-        let config = self.config();
-        let wants = self.wants_session();
-        let Some(machine) = &mut self.machine else { return Ok(()) };
-        let Some(session) = &mut machine.session else {
-            if wants && now >= self.start_at {
-                match Session::start(now, &mut machine.fabric, config, machine.domain) {
-                    Ok(session) => machine.session = Some(session),
-                    Err(error) => return Err(format!("host {index}: no session: {error}")),
-                }
-                machine.far_started = false;
-                self.far_left = false;
-                self.was_ready = false;
-                note!(context.trace, "host {index}: connects");
-            }
-            return Ok(());
-        };
-        let far_lost = machine.far.iter().any(|q| matches!(q.status(), LinkStatus::Closed(_)));
-        let far_live = machine.far.iter().all(|queue| queue.status() == LinkStatus::Live);
-        let own_lost = (0..session.io_queues())
-            .filter_map(|at| session.io_queue(at))
-            .any(|queue| matches!(queue.status(), LinkStatus::Closed(_)));
-        match session.state() {
-            SessionState::Ready if !machine.far_started => {
-                machine.far_started = true;
-                for far in 0..self.plan.far_queues {
-                    let qid = Qid(self.plan.queues + far + 1);
-                    let Some((mut link, limits)) = session.io_link(qid, machine.domain) else {
-                        return Err(format!("host {index}: queue {qid} was not granted"));
-                    };
-                    link.remote = reactor_address(1);
-                    match BlockQueue::start(now, &mut machine.fabric, link, limits) {
-                        Ok(queue) => machine.far.push(queue),
-                        Err(error) => return Err(format!("host {index}: no queue: {error}")),
-                    }
-                }
-            }
-            SessionState::Ready if !self.dying && (own_lost || (far_lost && !self.far_left)) => {
-                note!(context.trace, "host {index}: lost a queue, gives the session up");
-                context.trace.count("host: lost an I/O queue alone");
-                session.abort(now, &mut machine.fabric, LossReason::Local);
-                self.wake = now;
-                return self.session_over(context);
-            }
-            SessionState::Ready if !self.was_ready && far_live => {
-                self.was_ready = true;
-                self.excused = false;
-                self.failures_in_row = 0;
-                context.trace.count("host: session ready");
-                note!(context.trace, "host {index}: ready");
-                self.check_namespaces()?;
-            }
-            SessionState::Closed(_) => return self.session_over(context),
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn check_namespaces(&self) -> Result<(), String> {
-        let session = self.machine.as_ref().and_then(|machine| machine.session.as_ref());
-        let Some(session) = session else { return Ok(()) };
-        let found: Vec<_> = session.namespaces().iter().map(|info| info.geometry).collect();
-        if found.iter().eq(self.spaces.iter().map(|space| &space.geometry)) {
-            Ok(())
-        } else {
-            Err(format!("host {}: sees namespaces {found:?}", self.index))
-        }
-    }
-
-    fn session_over(&mut self, context: &mut Context<'_>) -> Result<(), String> {
-        let now = context.now;
-        let Some(machine) = &mut self.machine else { return Ok(()) };
-        let Some(session) = &mut machine.session else { return Ok(()) };
-        let SessionState::Closed(reason) = session.state() else { return Ok(()) };
-        let error = session.take_error();
-        for queue in &mut machine.far {
-            queue.close(now, &mut machine.fabric, reason);
-        }
-        machine.fabric.flush(now);
-        self.collect(context)?;
-        let index = self.index;
-        note!(context.trace, "host {index}: session over");
-        if !self.ops.is_empty() {
-            return Err(format!(
-                "host {index}: the session is over and {} requests did not end",
-                self.ops.len()
-            ));
-        }
-        let Some(machine) = &mut self.machine else { return Ok(()) };
-        machine.session = None;
-        machine.far.clear();
-        if !self.excused && !self.dying {
-            let error = error.map_or_else(String::new, |error| format!(": {error}"));
-            return Err(format!("host {index}: session lost without cause: {reason}{error}"));
-        }
-        context.trace.count(match reason {
-            LossReason::Local => "host: session closed on its side",
-            LossReason::Peer => "host: session closed by the target",
-            LossReason::Unresponsive => "host: target did not answer",
-            LossReason::Transport(_) => "host: queue pair failed",
-            LossReason::CommandTimeout { .. } => "host: command timed out",
-            LossReason::KeepAlive { .. } => "host: keep alive timed out",
-            _ => "host: session lost otherwise",
-        });
-        self.dying = false;
-        self.dropping = false;
-        self.leaving = false;
-        self.was_ready = false;
-        self.failures_in_row += 1;
-        // After a while, longer and longer; sometimes at once.
-        let most = 20_000 << self.failures_in_row.min(6);
-        self.start_at = now + self.rng.micros(0, most);
-        Ok(())
     }
 
     /// Submits requests, as many as the moment allows.
@@ -635,6 +457,9 @@ impl Host {
                 self.to_verify.pop();
             }
         }
+        if any && self.rng.percent(10) {
+            self.identify(now);
+        }
         if let Some(Machine { fabric, session: Some(session), far, .. }) = &mut self.machine {
             session.post(now, fabric);
             let mut ring = false;
@@ -649,6 +474,24 @@ impl Host {
             self.think_until = now + self.rng.micros(1, 2000);
         }
         Ok(any)
+    }
+
+    /// Now and then, an admin command beside the I/O.
+    fn identify(&mut self, now: Timestamp) {
+        let Some(Machine { session: Some(session), fabric, .. }) = &mut self.machine else {
+            return;
+        };
+        let identify = AdminCommand::Identify {
+            cns: Cns::CONTROLLER,
+            cntid: ControllerId(0),
+            cns_specific: 0,
+            csi: Csi::NVM,
+            uuid_index: 0,
+            nsid: Nsid(0),
+        };
+        let command = identify.to_command(CommandId(0));
+        // A full queue, or one that is closed, is no matter.
+        let _ = session.submit_admin(now, fabric, command, AdminData::ToHost(4096), 0);
     }
 
     fn submit(
@@ -722,33 +565,8 @@ impl Host {
     }
 }
 
-impl Machine {
-    fn drive_far(&mut self, now: Timestamp, completions: &[WorkCompletion], events: &[CmEvent]) {
-        let mut ring = false;
-        for queue in &mut self.far {
-            for completion in completions {
-                if queue.conn() == Some(completion.conn) {
-                    queue.handle_completion(now, &mut self.fabric, completion);
-                }
-            }
-            for event in events {
-                if queue.conn() == Some(conn_of(event)) {
-                    queue.handle_event(now, &mut self.fabric, event);
-                }
-            }
-            if now >= queue.next_timeout() {
-                queue.handle_timeout(now, &mut self.fabric);
-            }
-            ring |= queue.post(now, &mut self.fabric);
-        }
-        if ring {
-            self.fabric.flush(now);
-        }
-    }
-}
-
 /// Which connection an event is of.
-pub(super) fn conn_of(event: &CmEvent) -> ConnId {
+pub(in crate::sim) fn conn_of(event: &CmEvent) -> ConnId {
     match event {
         CmEvent::Resolved { conn }
         | CmEvent::ConnectRequest { conn, .. }
