@@ -42,6 +42,11 @@
 //! a connection is lost all that was outstanding on it fails at once.
 #![forbid(unsafe_code)]
 
+/// The README's example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
+
 pub mod core;
 
 mod buffer;

@@ -14,6 +14,8 @@ mod shell;
 mod table;
 mod test;
 
+use std::process::ExitCode;
+
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
@@ -41,8 +43,18 @@ enum Chore {
     Setup,
 }
 
-fn main() -> Result<()> {
-    match Cli::parse().chore {
+fn main() -> ExitCode {
+    match run(Cli::parse().chore) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(chore: Chore) -> Result<()> {
+    match chore {
         Chore::Demo(options) => demo::run(&options),
         Chore::Test(options) => test::run(&options),
         Chore::Sim(options) => test::sim(&options),
