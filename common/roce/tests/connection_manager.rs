@@ -294,6 +294,37 @@ fn stale_connections_make_way() {
 }
 
 #[test]
+fn processes_that_share_an_address_may_choose_the_same_id() {
+    let mut lab = Lab::new(|_| {});
+    let (first, rep) = lab.accepted();
+    lab.hear(rtu(rep.local_comm_id));
+    assert!(matches!(lab.event(), CmEvent::Established { .. }));
+    let mut other = req();
+    other.ca_guid = PEER_GUID + 1;
+    other.local_qpn = Qpn::new(0x4321);
+    lab.hear(CmMessage::Req(Box::new(other.clone())));
+    lab.silence();
+    let CmEvent::ConnectRequest { conn: second, .. } = lab.event() else { panic!() };
+    // It withdraws, which does not concern the first.
+    let withdraw = |info_len_bytes: u8| {
+        let CmMessage::Rej(mut rej) = rej(PEER_ID, CommId(0), RejReason::TIMEOUT) else { panic!() };
+        rej.info_len_bytes = info_len_bytes;
+        rej.additional_info[..8].copy_from_slice(&(PEER_GUID + 1).to_be_bytes());
+        CmMessage::Rej(rej)
+    };
+    lab.hear(withdraw(0));
+    assert!(lab.events().is_empty(), "of which?");
+    lab.hear(withdraw(8));
+    assert!(matches!(lab.event(), CmEvent::ConnectFailed { conn, .. } if conn == second));
+    assert!(lab.endpoint.contains(first));
+    lab.endpoint.destroy(lab.now, second);
+    lab.endpoint.destroy(lab.now, first);
+    assert!(matches!(lab.message().message, CmMessage::Dreq(_)));
+    lab.wait(10 * SECOND);
+    assert!(lab.is_empty());
+}
+
+#[test]
 fn a_stale_rejection_is_met_with_other_numbers() {
     let mut lab = Lab::new(|_| {});
     let (conn, mut last, _) = lab.connect(10 * SECOND);

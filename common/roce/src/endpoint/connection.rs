@@ -4,7 +4,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use lariat_wire::rocev2::cm::CommId;
+use lariat_wire::rocev2::cm::{CommId, Rej};
 
 use super::{Endpoint, EndpointError};
 use crate::cm::{Exchange, Setup, State};
@@ -125,13 +125,26 @@ impl Endpoint {
         Some(slot)
     }
 
+    /// The connection that a REJ from `source` is of which names it by the peer's id alone. The GUID
+    /// goes with it (IBTA 12.6.7.2, reason 4); without, the id must leave no doubt.
+    pub(super) fn find_withdrawn(&self, source: IpAddr, rej: &Rej) -> Option<usize> {
+        let id = rej.local_comm_id.0;
+        let guid = (usize::from(rej.info_len_bytes) >= size_of::<u64>())
+            .then(|| rej.additional_info.first_chunk().copied().map(u64::from_be_bytes))
+            .flatten();
+        let named = guid.and_then(|guid| self.by_remote_id.get(&(source, id, guid)));
+        let mut all = self.by_remote_id.range((source, id, 0)..=(source, id, u64::MAX));
+        let only = all.next().filter(|_| all.next().is_none()).map(|(_, slot)| slot);
+        named.or(only).copied()
+    }
+
     /// Enters what the peer calls the connection in the directories.
     pub(super) fn register(&mut self, slot: usize) {
         if let Some(conn) = self.conns.get(slot) {
             let exchange = &conn.exchange;
-            let ip = exchange.remote().ip();
-            self.by_remote_id.insert((ip, exchange.remote_id().0), slot);
-            self.by_peer_qp.insert((ip, exchange.remote_guid(), exchange.remote_qpn().get()), slot);
+            let (ip, guid) = (exchange.remote().ip(), exchange.remote_guid());
+            self.by_remote_id.insert((ip, exchange.remote_id().0, guid), slot);
+            self.by_peer_qp.insert((ip, guid, exchange.remote_qpn().get()), slot);
         }
     }
 
@@ -148,7 +161,8 @@ impl Endpoint {
     fn unregister(&mut self, slot: usize) {
         self.unregister_qp(slot);
         if let Some(conn) = self.conns.get(slot) {
-            let key = (conn.exchange.remote().ip(), conn.exchange.remote_id().0);
+            let exchange = &conn.exchange;
+            let key = (exchange.remote().ip(), exchange.remote_id().0, exchange.remote_guid());
             if self.by_remote_id.get(&key) == Some(&slot) {
                 self.by_remote_id.remove(&key);
             }

@@ -79,7 +79,7 @@ impl Endpoint {
             && ours.0 == 0
         {
             // The active side gave up before it learned our id.
-            found = self.by_remote_id.get(&(ip, rej.local_comm_id.0)).copied();
+            found = self.find_withdrawn(ip, rej);
         }
         let slot = found?;
         let conn = self.conns.get_mut(slot)?;
@@ -246,13 +246,12 @@ impl Endpoint {
     fn on_req(&mut self, now: Timestamp, source: SocketAddr, mad: &CmMad, req: &Req) {
         let ip = source.ip();
         let transaction = mad.transaction_id();
-        if let Some(slot) = self.by_remote_id.get(&(ip, req.local_comm_id.0)).copied()
+        let key = (ip, req.local_comm_id.0, req.ca_guid);
+        if let Some(slot) = self.by_remote_id.get(&key).copied()
             && let Some(conn) = self.conns.get_mut(slot)
         {
             let exchange = &mut conn.exchange;
-            let same =
-                exchange.remote_qpn() == req.local_qpn && exchange.remote_guid() == req.ca_guid;
-            if same {
+            if exchange.remote_qpn() == req.local_qpn {
                 exchange.on_duplicate_req(now, &self.config, transaction, &mut self.outbox);
                 self.settle(slot);
                 return;

@@ -50,8 +50,9 @@ pub struct Endpoint {
     generation: u64,
     listeners: BTreeMap<u16, ListenerId>,
     last_listener: u32,
-    /// By the peer's address and its communication id.
-    by_remote_id: BTreeMap<(IpAddr, u32), usize>,
+    /// By the peer's address, its communication id and its GUID: several processes may share an
+    /// address, and each chooses its ids alone.
+    by_remote_id: BTreeMap<(IpAddr, u32, u64), usize>,
     /// By the peer's address, GUID and queue pair number.
     by_peer_qp: BTreeMap<(IpAddr, u64, u32), usize>,
     timers: Timers,
