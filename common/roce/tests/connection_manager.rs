@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use lariat_roce::endpoint::EndpointError;
 use lariat_roce::verbs::{
-    CmEvent, ConnectFailure, DisconnectReason, PrivateData, RecvRequest, SgeList,
+    CmEvent, ConnectFailure, DisconnectReason, PrivateData, RecvRequest, SendOp, SendRequest,
+    SgeList,
 };
 use lariat_wire::rocev2::cm::{
-    CmMessage, CmTimeout, CommId, Drep, IpCmHeader, Mra, PathMtu, RefersTo, Rej, RejReason, Rep,
-    Req, TransportService,
+    CmMessage, CmTimeout, CommId, Drep, IpCmHeader, Mra, Path, PathMtu, RefersTo, Rej, RejReason,
+    Rep, Req, TransportService,
 };
 use lariat_wire::rocev2::{Bth, Headers, Opcode, PKey, Psn, QKey, Qpn};
 use support::lab::*;
@@ -204,6 +205,28 @@ fn the_consumers_patience_ends_first_even_with_mras() {
         lab.event(),
         CmEvent::ConnectFailed { failure: ConnectFailure::Timeout { waited: w }, .. } if w == waited
     ));
+}
+
+#[test]
+fn a_peer_cannot_ask_to_be_waited_for_for_hours() {
+    for code in [0, 1, 17, 25, 31] {
+        let mut lab = Lab::new(|_| {});
+        let mut asking = req();
+        asking.primary = Path::roce(ip(PEER), ip(US), CmTimeout::from_code(code));
+        lab.hear(CmMessage::Req(Box::new(asking)));
+        let CmEvent::ConnectRequest { conn, .. } = lab.event() else { panic!() };
+        lab.create_qp(conn);
+        lab.endpoint.accept(lab.now, conn, &Lab::params(b""), Lab::route()).unwrap();
+        let CmMessage::Rep(rep) = lab.message().message else { panic!() };
+        lab.hear(rtu(rep.local_comm_id));
+        assert!(matches!(lab.event(), CmEvent::Established { .. }));
+        let send = SendRequest { wr_id: 1, op: SendOp::Send, sges: SgeList::EMPTY, signaled: true };
+        lab.endpoint.post_send(conn, &[send], &lab.memory).unwrap();
+        lab.silence();
+        lab.wait(60 * SECOND);
+        let reason = DisconnectReason::Timeout;
+        assert_eq!(lab.events(), [CmEvent::Disconnected { conn, reason }], "code {code}");
+    }
 }
 
 #[test]

@@ -19,6 +19,11 @@ use crate::verbs::{ConnectParams, PrivateData};
 
 use super::{Exchange, LONGEST_PATIENCE, Offer, Reaction, Setup};
 
+/// Acknowledge timeouts, 4.096 us * 2^n each: what Linux asks for, and what we go along with.
+const USUAL_ACK_TIMEOUT: u8 = 17;
+const SHORTEST_ACK_TIMEOUT: u8 = 14;
+const LONGEST_ACK_TIMEOUT: u8 = 20;
+
 impl Exchange {
     /// The passive side of a connection that `req` asks for.
     pub(crate) fn passive(
@@ -40,11 +45,13 @@ impl Exchange {
             retry_count: req.retry_count,
             rnr_retry_count: req.rnr_retry_count,
         };
-        // 0 is "never"; much less than usual would give up on the first hiccup.
-        this.ack_timeout = match req.primary.ack_timeout.code() {
-            0 => CmTimeout::from_code(17).duration(),
-            code => CmTimeout::from_code(code.max(14)).duration(),
+        // 0 is "never"; much less than usual would give up on the first hiccup, much more (31 is
+        // hours) would keep the places of a peer that is gone.
+        let code = match req.primary.ack_timeout.code() {
+            0 => USUAL_ACK_TIMEOUT,
+            code => code.clamp(SHORTEST_ACK_TIMEOUT, LONGEST_ACK_TIMEOUT),
         };
+        this.ack_timeout = CmTimeout::from_code(code).duration();
         this.interval = req.local_cm_timeout.duration();
         this.retries_left = req.max_cm_retries;
         this.step(Trigger::ReceiveReq);
