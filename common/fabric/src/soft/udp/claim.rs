@@ -8,10 +8,13 @@
 use core::net::{IpAddr, SocketAddr};
 use std::fmt::Write as _;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
 
 use lariat_wire::rocev2::UDP_PORT;
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
 
 /// Held as long as sockets of the address are open.
 #[derive(Debug)]
@@ -22,24 +25,18 @@ pub(super) struct Claim {
 impl Claim {
     /// Takes an address; `AddrInUse` if a process (this one counts) has it.
     pub(super) fn take(address: SocketAddr) -> io::Result<Self> {
-        Ok(Self { _listener: UnixListener::bind_addr(&name(address)?)? })
+        let name = UnixAddress::from_abstract_name(name(address))?;
+        Ok(Self { _listener: UnixListener::bind_addr(&name)? })
     }
 }
 
-fn name(address: SocketAddr) -> io::Result<UnixAddress> {
-    UnixAddress::from_abstract_name(format!("lariat-roce/{address}"))
+fn name(address: SocketAddr) -> String {
+    format!("lariat-roce/{address}")
 }
 
 /// Who holds the well-known port of `ip`, in words.
 pub(super) fn holder(ip: IpAddr) -> String {
-    let claimed = name(SocketAddr::new(ip, UDP_PORT))
-        .and_then(|name| UnixStream::connect_addr(&name))
-        .and_then(|stream| {
-            Ok(nix::sys::socket::getsockopt(&stream, nix::sys::socket::sockopt::PeerCredentials)?)
-        })
-        .ok()
-        .and_then(|credentials| u32::try_from(credentials.pid()).ok());
-    if let Some(pid) = claimed {
+    if let Some(pid) = claimant(SocketAddr::new(ip, UDP_PORT)) {
         return process(pid);
     }
     match socket_inode(ip) {
@@ -50,6 +47,17 @@ pub(super) fn holder(ip: IpAddr) -> String {
         },
         None => "nobody that can be seen from here".to_owned(),
     }
+}
+
+/// The process that holds the claim. Nobody ever takes what waits at a claim's socket, so once many
+/// have asked the kernel turns others away; it must not make them wait.
+fn claimant(address: SocketAddr) -> Option<u32> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let socket = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;
+    let claim = UnixAddr::new_abstract(name(address).as_bytes()).ok()?;
+    socket::connect(socket.as_raw_fd(), &claim).ok()?;
+    let credentials = socket::getsockopt(&socket, PeerCredentials).ok()?;
+    u32::try_from(credentials.pid()).ok()
 }
 
 fn process(pid: u32) -> String {
@@ -132,6 +140,24 @@ mod tests {
         assert!(holder(ip).contains(&std::process::id().to_string()));
         drop(claim);
         let _again = Claim::take(address).unwrap();
+    }
+
+    #[test]
+    fn many_may_ask() {
+        let ip = IpAddr::from([127, 90, 1, 10]);
+        let _claim = Claim::take(SocketAddr::new(ip, UDP_PORT)).unwrap();
+        let _socket = std::net::UdpSocket::bind((ip, UDP_PORT)).unwrap();
+        let backlog = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+        let askers: u32 = backlog.trim().parse().unwrap();
+        let (done, wait) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for _ in 0..askers + 2 {
+                claimant(SocketAddr::new(ip, UDP_PORT));
+            }
+            done.send(holder(ip)).unwrap();
+        });
+        let words = wait.recv_timeout(core::time::Duration::from_secs(20)).expect("an answer");
+        assert!(words.contains(&std::process::id().to_string()), "{words}");
     }
 
     #[test]
