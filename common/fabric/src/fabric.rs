@@ -189,7 +189,8 @@ pub trait Fabric {
     /// Which was the first not posted, and why.
     fn post_send(&mut self, conn: ConnId, requests: &[SendRequest]) -> Result<(), PostError>;
 
-    /// The doorbell: starts all that was posted.
+    /// The doorbell: starts all that was posted. What is too much for one turn goes on with the next
+    /// [`Fabric::poll`], which [`Fabric::arm`] asks for.
     fn flush(&mut self, now: Timestamp);
 
     /// Receives, runs timers, and appends what happened: completions (at most about `budget` of

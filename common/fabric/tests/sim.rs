@@ -7,10 +7,13 @@ mod conformance;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
+use conformance::pair::Host;
 use conformance::{Harness, Pair, conformance};
 use lariat_fabric::sim::{Faults, SimNet, SimNetwork};
-use lariat_fabric::soft::SoftFabric;
+use lariat_fabric::soft::{SoftConfig, SoftFabric};
+use lariat_fabric::verbs::SgeList;
 use lariat_fabric::{Armed, Fabric, Timestamp};
+use lariat_wire::rocev2::cm::PathMtu;
 
 struct Simulated {
     net: SimNet,
@@ -111,4 +114,38 @@ fn equal_seeds_make_equal_runs() {
     };
     assert_eq!(trace(5), trace(5));
     assert_ne!(trace(5), trace(6));
+}
+
+/// READ data for megabytes goes out in turns, so that the fabric looks at what comes in between.
+#[test]
+fn a_long_answer_leaves_turns() {
+    let net = SimNet::new(7);
+    net.set_path_mtu(PathMtu::Mtu256);
+    let config = SoftConfig { max_inflight_bytes: 16 << 20, ..SoftConfig::default() };
+    let host = net.node_with("10.0.0.1".parse().unwrap(), &config);
+    let target = net.node(TARGET);
+    let mut pair = Pair::new(Simulated { net, host, target, lossy: false });
+    let (host, target) = pair.connect();
+    let (read, sink) = (pair.read_op(Host, target, 0), pair.sge(Host, 0, 1 << 20));
+    let post = |pair: &mut Pair<Simulated>| {
+        for wr_id in 0..4 {
+            pair.post(Host, host, wr_id, read, SgeList::one(sink));
+        }
+    };
+    // The reader's window opens.
+    for _ in 0..3 {
+        post(&mut pair);
+        pair.completions(Host, 4);
+    }
+    post(&mut pair);
+    let (mut most, mut all) = (0, 0);
+    while pair.side(Host).completions.len() < 4 {
+        let before = pair.harness.target.counters().packets_sent;
+        pair.poll();
+        let sent = pair.harness.target.counters().packets_sent - before;
+        (most, all) = (most.max(sent), all + sent);
+        pair.harness.advance(Duration::from_millis(10));
+    }
+    assert!(all > 2000, "{all}");
+    assert!(most <= 4096, "{most} packets in one turn");
 }

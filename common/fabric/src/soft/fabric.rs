@@ -35,6 +35,9 @@ const CONN_MASK: u64 = (1 << PORT_SHIFT) - 1;
 const MAX_PORTS: usize = 256;
 /// Packets taken from an endpoint at a time.
 const TRANSMIT_BATCH: usize = 256;
+/// Batches of an address in one turn. READ data is sent as it was asked for, up to gigabytes; what
+/// has come in meanwhile must not wait for the end of it.
+const TRANSMIT_ROUNDS: usize = 16;
 /// Full rounds of receiving in one poll.
 const RECEIVE_ROUNDS: usize = 4;
 /// When to offer packets again that found no room in the network.
@@ -223,12 +226,12 @@ impl<N: Network> SoftFabric<N> {
         }
     }
 
-    /// Sends what the endpoints have to send.
+    /// Sends what the endpoints have to send, or a turn's share of it.
     #[inline]
     fn transmit(&mut self, now: Timestamp) {
         let Self { ports, regions, wire_counters, .. } = self;
         for Port { endpoint, wire, outgoing } in ports.iter_mut() {
-            loop {
+            for _ in 0..TRANSMIT_ROUNDS {
                 if outgoing.len() < TRANSMIT_BATCH {
                     let budget = TRANSMIT_BATCH - outgoing.len();
                     endpoint.poll_transmit(now, budget, regions, outgoing);

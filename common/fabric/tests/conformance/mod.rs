@@ -9,7 +9,7 @@
 
 mod connections;
 mod failures;
-mod pair;
+pub mod pair;
 mod transfers;
 
 pub use connections::*;
