@@ -7,6 +7,7 @@
 mod bench;
 mod cluster;
 mod demo;
+mod fio_abi;
 mod lint;
 mod measure;
 mod setup;
@@ -37,6 +38,8 @@ enum Chore {
     Sim(test::SimOptions),
     /// Measure the soft provider on loopback beside fio on the same file; write docs/benchmarks.md.
     Bench(bench::Options),
+    /// Print where the fields that the fio engine touches lie, from source trees of fio.
+    FioAbi(fio_abi::Options),
     /// Formatting, clippy, dependency policy, spelling.
     Lint,
     /// Install the Debian packages that the other verbs need.
@@ -59,6 +62,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Test(options) => test::run(&options),
         Chore::Sim(options) => test::sim(&options),
         Chore::Bench(options) => bench::run(&options),
+        Chore::FioAbi(options) => fio_abi::run(&options),
         Chore::Lint => lint::run(),
         Chore::Setup => setup::install(setup::EVERYTHING),
     }
