@@ -7,6 +7,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{FallocateFlags, Flock, FlockArg, OFlag, fallocate};
 
@@ -254,6 +256,10 @@ fn open(wanted: Wanted<'_>, block_device: bool) -> Result<(File, bool), OpenErro
     }
 }
 
+/// How long the lock of a process that is no more is waited for: the kernel lets go of it when the
+/// last write that the process had under way has ended, and only then may others write.
+const AFTERLIFE: Duration = Duration::from_secs(10);
+
 /// Locks the file against other targets: exclusively, or among readers if read-only.
 fn lock(wanted: Wanted<'_>, file: &File) -> Result<Flock<File>, OpenError> {
     let path = wanted.path;
@@ -263,31 +269,47 @@ fn lock(wanted: Wanted<'_>, file: &File) -> Result<Flock<File>, OpenError> {
     } else {
         FlockArg::LockExclusiveNonblock
     };
-    let twin = file.try_clone().map_err(failed)?;
-    Flock::lock(twin, kind).map_err(|(twin, errno)| {
-        if errno == nix::errno::Errno::EWOULDBLOCK {
-            OpenError::InUse { path: path.to_owned(), holder: holder(&twin) }
-        } else {
-            failed(errno.into())
+    let mut twin = file.try_clone().map_err(failed)?;
+    let deadline = Instant::now() + AFTERLIFE;
+    loop {
+        match Flock::lock(twin, kind) {
+            Ok(lock) => return Ok(lock),
+            Err((back, nix::errno::Errno::EWOULDBLOCK)) => {
+                twin = back;
+                let holder = holder(&twin);
+                if holder.is_some_and(is_alive) || Instant::now() >= deadline {
+                    let holder = name_of(holder);
+                    return Err(OpenError::InUse { path: path.to_owned(), holder });
+                }
+                thread::sleep(Duration::from_millis(10));
+            }
+            Err((_, errno)) => return Err(failed(errno.into())),
         }
-    })
+    }
 }
 
-/// Who holds a lock on this file, from /proc/locks.
-fn holder(file: &File) -> String {
-    let unknown = || "another process".to_owned();
-    let (Ok(about), Ok(locks)) = (file.metadata(), std::fs::read_to_string("/proc/locks")) else {
-        return unknown();
-    };
+/// Who has locked this file, from /proc/locks.
+fn holder(file: &File) -> Option<u32> {
+    let (about, locks) = (file.metadata().ok()?, std::fs::read_to_string("/proc/locks").ok()?);
     let device = about.dev();
     let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
     let place = format!("{major:02x}:{minor:02x}:{}", about.ino());
-    let pid = locks.lines().find_map(|line| {
+    locks.lines().find_map(|line| {
         let fields: Vec<_> = line.split_whitespace().collect();
         let at = fields.iter().position(|field| **field == place)?;
-        fields.get(at.checked_sub(1)?)?.parse::<u32>().ok()
-    });
-    match pid {
+        fields.get(at.checked_sub(1)?)?.parse().ok()
+    })
+}
+
+/// Whether there is such a process, and not only its exit status.
+fn is_alive(pid: u32) -> bool {
+    let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+    let state = state.as_deref().and_then(|text| text.rsplit_once(") "));
+    state.is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+fn name_of(holder: Option<u32>) -> String {
+    match holder {
         Some(pid) if pid == std::process::id() => {
             "another namespace of this configuration".to_owned()
         }
@@ -295,7 +317,7 @@ fn holder(file: &File) -> String {
             Ok(name) => format!("process {pid} ({})", name.trim()),
             Err(_) => format!("process {pid}"),
         },
-        None => unknown(),
+        None => "another process".to_owned(),
     }
 }
 

@@ -376,6 +376,24 @@ fn read_only_backends_refuse_writes() {
 }
 
 #[test]
+fn the_lock_of_a_dead_process_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk");
+    std::fs::write(&path, [0; 8192]).unwrap();
+    // flock(1) takes the lock and ends; the file it locked stays open a little longer, as it does
+    // while the kernel has writes of a killed target under way.
+    let script = "exec 9<>\"$0\"; flock -n 9 || exit 1; sleep 0.4 <&9 >/dev/null 2>&1 & exit 0";
+    let status = std::process::Command::new("sh").args(["-c", script]).arg(&path).status();
+    if !status.is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: no flock(1) here");
+        return;
+    }
+    let start = Instant::now();
+    StorageSet::open(&[existing(&path, 4096, false)]).unwrap();
+    assert!(start.elapsed() > Duration::from_millis(200), "{:?}", start.elapsed());
+}
+
+#[test]
 fn opening_says_what_is_wrong() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk");

@@ -78,7 +78,9 @@ fn a_killed_target_is_told_in_time_and_can_be_restarted() -> Result<()> {
         disk.write_at(&bytes, 0)?;
         disk.flush()?;
 
-        let words = ["--rw", "randread", "--iodepth", "8", "--runtime", "60", "--quiet"];
+        // Writes behind what is to be found again: the kernel has some under way when the target dies.
+        let words = ["--rw", "randwrite", "--bs", "64k", "--iodepth", "32", "--offset", "8M"];
+        let words = [&words[..], &["--runtime", "60", "--quiet"]].concat();
         let mut bench = lariat(&target, "bench", &words)?;
         thread::scope(|scope| {
             let bench = scope.spawn(move || run(&mut bench, LIMIT));
