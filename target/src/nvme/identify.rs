@@ -154,7 +154,7 @@ fn controller_data(subsystem: &Subsystem, id: ControllerId) -> IdentifyControlle
         data.cntrltype = ControllerType::DISCOVERY.0;
         data.dctype = DIRECT_DISCOVERY;
         data.set_in_capsule_data(0);
-        data.sgls.set(SglSupport::SUPPORTED | SglSupport::KEYED);
+        data.sgls.set(SglSupport::SUPPORTED | SglSupport::KEYED | SglSupport::LONGER);
         return data;
     }
     data.cntrltype = ControllerType::IO.0;
@@ -164,7 +164,8 @@ fn controller_data(subsystem: &Subsystem, id: ControllerId) -> IdentifyControlle
     data.frmw = ONE_FIRMWARE_SLOT;
     data.set_in_capsule_data(limits.in_capsule_bytes);
     let offsets = if limits.in_capsule_bytes > 0 { SglSupport::OFFSETS } else { 0 };
-    data.sgls.set(SglSupport::SUPPORTED | SglSupport::KEYED | offsets);
+    // Linux sends its lists of ranges to deallocate in a page, whatever their number.
+    data.sgls.set(SglSupport::SUPPORTED | SglSupport::KEYED | SglSupport::LONGER | offsets);
     data.sqes = 0x66;
     data.cqes = 0x44;
     data.nn.set(subsystem.max_nsid().0);

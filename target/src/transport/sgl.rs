@@ -40,9 +40,8 @@ impl HostMemory {
     }
 }
 
-/// A keyed descriptor of exactly `bytes`.
-///
-/// Longer ones are refused too: Identify does not offer descriptors longer than the data.
+/// A keyed descriptor of at least `bytes`: Identify offers descriptors longer than the data (Linux
+/// describes a page for each Dataset Management command), of which the rest is not touched.
 fn keyed(
     address: u64,
     length: u32,
@@ -50,7 +49,7 @@ fn keyed(
     invalidate: bool,
     bytes: u32,
 ) -> Result<HostMemory, Status> {
-    if length != bytes {
+    if length < bytes {
         return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
     }
     if address.checked_add(u64::from(length)).is_none() {
@@ -89,7 +88,7 @@ pub(super) fn from_host(sgl: Sgl, bytes: u32, capsule_bytes: u32) -> Result<Host
                 .ok()
                 .filter(|&offset| offset <= capsule_bytes)
                 .ok_or(Status::SGL_OFFSET_INVALID.with_dnr())?;
-            if length != bytes || length > capsule_bytes - offset {
+            if length < bytes || length > capsule_bytes - offset {
                 return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
             }
             Ok(HostMemory::InCapsule { offset })
@@ -107,12 +106,14 @@ mod tests {
     const KEYED: Sgl = Sgl::Keyed { address: 0x1000, length: 4096, key: 7, invalidate: true };
 
     #[test]
-    fn keyed_has_to_have_the_length_of_the_transfer() {
+    fn keyed_has_to_hold_the_transfer() {
         let memory = HostMemory::Keyed { address: 0x1000, rkey: Rkey(7), invalidate: true };
-        assert_eq!(to_host(KEYED, 4096), Ok(memory));
-        assert_eq!(from_host(KEYED, 4096, 0), Ok(memory));
+        for bytes in [16, 512, 4096] {
+            assert_eq!(to_host(KEYED, bytes), Ok(memory));
+            assert_eq!(from_host(KEYED, bytes, 0), Ok(memory));
+        }
         let wrong = Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
-        for bytes in [512, 8192] {
+        for bytes in [4097, 8192] {
             assert_eq!(to_host(KEYED, bytes), wrong);
             assert_eq!(from_host(KEYED, bytes, 8192), wrong);
         }
@@ -127,6 +128,9 @@ mod tests {
         let offset = Err(Status::SGL_OFFSET_INVALID.with_dnr());
         assert_eq!(from_host(at(0, 4096), 4096, 4096), Ok(HostMemory::InCapsule { offset: 0 }));
         assert_eq!(from_host(at(512, 512), 512, 1024), Ok(HostMemory::InCapsule { offset: 512 }));
+        // A range list of Linux: 16 bytes of it count.
+        assert_eq!(from_host(at(0, 4096), 16, 4096), Ok(HostMemory::InCapsule { offset: 0 }));
+        assert_eq!(from_host(at(0, 4096), 16, 16), length);
         assert_eq!(from_host(at(513, 512), 512, 1024), length);
         assert_eq!(from_host(at(0, 512), 1024, 1024), length);
         assert_eq!(from_host(at(0, 4096), 4096, 0), length);

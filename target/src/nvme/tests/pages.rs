@@ -43,7 +43,7 @@ fn identify_controller() {
     assert_eq!((id.cntrltype, id.sqes, id.cqes), (1, 0x66, 0x44));
     assert_eq!((id.nn.get(), id.maxcmd.get(), id.fuses.get()), (4, 128, 0));
     assert_eq!((id.ioccsz.get(), id.iorcsz.get(), id.icdoff.get()), ((64 + 8192) / 16, 1, 0));
-    assert_eq!((id.msdbd, id.sgls.get(), id.ofcs.get()), (1, 0x0010_0005, 1));
+    assert_eq!((id.msdbd, id.sgls.get(), id.ofcs.get()), (1, 0x0014_0005, 1));
     assert_eq!((id.aerl, id.acl, id.elpe, id.kas.get()), (3, 3, 63, 1));
     assert_eq!((id.vwc, id.oncs.get(), id.oacs.get()), (0b111, 0b101_1100, 0));
     assert_eq!((id.cmic, id.anacap, id.ctratt.get()), (3, 0, 0x41));
@@ -56,7 +56,7 @@ fn no_in_capsule_data_is_told_so() {
     admin.enable();
     let data = identify(&mut admin, Cns::CONTROLLER, 0).unwrap();
     let id = IdentifyController::read_from(&data).unwrap();
-    assert_eq!((id.ioccsz.get(), id.sgls.get()), (4, 5));
+    assert_eq!((id.ioccsz.get(), id.sgls.get()), (4, 0x4_0005));
     assert_eq!(id.in_capsule_data_bytes(), 0);
 }
 

@@ -151,6 +151,14 @@ impl UdpNetwork {
     /// the right one.
     fn pick_up(&self, wanted: impl Fn(SocketAddr) -> bool) -> Option<(UdpSocket, SocketAddr)> {
         let mut addresses = self.group.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        self.pick_up_from(&mut addresses, wanted)
+    }
+
+    fn pick_up_from(
+        &self,
+        addresses: &mut [OpenAddress],
+        wanted: impl Fn(SocketAddr) -> bool,
+    ) -> Option<(UdpSocket, SocketAddr)> {
         addresses.iter_mut().filter(|open| wanted(open.local)).find_map(|open| {
             let socket = open.sockets.get_mut(usize::from(self.member.index))?.take()?;
             Some((socket, open.local))
@@ -166,8 +174,13 @@ impl UdpNetwork {
             );
             return Err(BindError::Io { ip, source });
         }
-        // Held over the opening, so that members that open the same address do not collide.
+        // Held over the look and the opening: of members that want the same address at the same
+        // time, the first opens it and the others find it open.
         let mut addresses = self.group.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((socket, local)) = self.pick_up_from(&mut addresses, |local| local == address) {
+            drop(addresses);
+            return self.wire(socket, local);
+        }
         let mut open = open_address(address, self.member.count, &self.group.config)?;
         let local = open.local;
         let socket = open.sockets.get_mut(usize::from(self.member.index)).and_then(Option::take);
@@ -189,14 +202,6 @@ impl UdpNetwork {
             local,
             _group: Arc::clone(&self.group),
         })
-    }
-
-    fn pick_up_or_open(&self, address: SocketAddr) -> Result<UdpWire, BindError> {
-        let ip = address.ip();
-        match self.pick_up(|local| local.ip() == ip && local.port() == address.port()) {
-            Some((socket, local)) => self.wire(socket, local),
-            None => self.open(address),
-        }
     }
 
     /// An address of the IPv4 loopback network for this group alone.
@@ -240,7 +245,7 @@ impl Network for UdpNetwork {
     }
 
     fn open_listening(&mut self, ip: IpAddr) -> Result<UdpWire, BindError> {
-        self.pick_up_or_open(SocketAddr::new(ip, UDP_PORT))
+        self.open(SocketAddr::new(ip, UDP_PORT))
     }
 
     fn open_connecting(

@@ -121,6 +121,7 @@ pub(super) fn steer(socket: &UdpSocket, count: u8) -> io::Result<()> {
     const LOAD_HALF: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_ABS;
     const JUMP_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     const JUMP: u32 = libc::BPF_JMP | libc::BPF_JA;
+    const SHIFT_RIGHT: u32 = libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K;
     const AND: u32 = libc::BPF_ALU | libc::BPF_AND | libc::BPF_K;
     const MODULO: u32 = libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K;
     const RETURN: u32 = libc::BPF_RET | libc::BPF_A;
@@ -137,10 +138,11 @@ pub(super) fn steer(socket: &UdpSocket, count: u8) -> io::Result<()> {
     let mut program = [
         step(LOAD_WORD, 0, 0, DEST_QP),
         step(AND, 0, 0, 0x00ff_ffff),
-        step(JUMP_EQUAL, 0, 5, 1), // not the connection manager: to MODULO
+        step(JUMP_EQUAL, 0, 6, 1), // not the connection manager: to MODULO
         step(LOAD_HALF, 0, 0, ATTRIBUTE),
-        step(JUMP_EQUAL, 0, 2, 0x10), // not a REQ: to the load of the receiver's id
-        step(LOAD_WORD, 0, 0, BODY),
+        step(JUMP_EQUAL, 0, 3, 0x10), // not a REQ: to the load of the receiver's id
+        step(LOAD_WORD, 0, 0, BODY + 32),
+        step(SHIFT_RIGHT, 0, 0, 8), // its sender's queue pair number
         step(JUMP, 0, 0, 1),
         step(LOAD_WORD, 0, 0, BODY + 4),
         step(MODULO, 0, 0, u32::from(count.max(1))),
@@ -219,6 +221,8 @@ mod tests {
                 mad[20 + 17] = attribute;
                 mad[20 + 24 + 3] = number;
                 mad[20 + 28 + 3] = number * 7;
+                mad[20 + 24 + 32 + 2] = number * 5;
+                mad[20 + 24 + 32 + 3] = number;
                 datagrams.push(mad);
             }
         }

@@ -268,3 +268,29 @@ fn groups_are_steered_and_forward_what_is_not_theirs() {
     assert_eq!(networks[2].take_forwarded().unwrap().datagram.as_ref(), [1]);
     assert!(!networks[2].arm());
 }
+
+#[test]
+fn members_that_open_the_same_address_at_once_share_it() {
+    for round in 0..20 {
+        let address = SocketAddr::from(([127, 90, 4, round + 1], UDP_PORT));
+        let members = open_group(4, &SoftConfig::default()).unwrap();
+        let together = std::sync::Barrier::new(members.len());
+        let mut wires = Vec::new();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = members
+                .into_iter()
+                .map(|mut member| {
+                    let together = &together;
+                    scope.spawn(move || {
+                        together.wait();
+                        member.open_listening(address.ip())
+                    })
+                })
+                .collect();
+            wires.extend(threads.into_iter().map(|thread| thread.join().unwrap()));
+        });
+        for wire in wires {
+            assert_eq!(wire.unwrap().local, address);
+        }
+    }
+}

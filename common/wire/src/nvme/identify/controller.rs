@@ -78,6 +78,8 @@ impl SglSupport {
     pub const SUPPORTED: u32 = 1;
     /// Keyed data block descriptors.
     pub const KEYED: u32 = 1 << 2;
+    /// Descriptors may be longer than the data that the command transfers.
+    pub const LONGER: u32 = 1 << 18;
     /// Offsets into in-capsule data.
     pub const OFFSETS: u32 = 1 << 20;
     /// What an RDMA target says: SGLs, keyed, offsets.
