@@ -175,3 +175,62 @@ fn groups_do_not_mix() {
         assert_eq!((counters.unknown_queue_pair, counters.bad_icrc), (0, 0));
     }
 }
+
+/// A busy address does not use up the budget of every poll.
+#[test]
+fn addresses_take_turns() {
+    const SENDS: usize = 4;
+    let start = Instant::now();
+    let now = || Timestamp::from_nanos(u64::try_from(start.elapsed().as_nanos()).unwrap());
+    let config = SoftConfig::default();
+    let params = conformance::params(b"");
+    let mut target = soft::open(&config).unwrap();
+    let domain = target.open_domain().unwrap();
+    let qp = QpConfig { domain, max_send: 8, max_recv: 8 };
+    let mut hosts = Vec::new();
+    for last in [2, 3] {
+        let address: SocketAddr =
+            format!("127.94.{}.{last}:4420", std::process::id() % 250).parse().unwrap();
+        target.listen(address).unwrap();
+        let mut host = soft::open(&config).unwrap();
+        let conn = host.resolve(now(), address, Duration::from_secs(1)).unwrap();
+        let domain = host.open_domain().unwrap();
+        host.create_qp(conn, &QpConfig { domain, ..qp }).unwrap();
+        host.connect(now(), conn, &params, Duration::from_secs(5)).unwrap();
+        hosts.push(host);
+    }
+    let (mut completions, mut sent) = (Vec::new(), 0);
+    while sent < 2 * SENDS {
+        assert!(start.elapsed() < Duration::from_secs(10), "{sent} sent");
+        let mut events = Vec::new();
+        // Takes in, gives out nothing.
+        target.poll(now(), 0, &mut completions, &mut events);
+        for event in events {
+            if let CmEvent::ConnectRequest { conn, .. } = event {
+                target.create_qp(conn, &qp).unwrap();
+                let request = RecvRequest { wr_id: 1, sges: SgeList::EMPTY };
+                target.post_recv(conn, &[request; SENDS]).unwrap();
+                target.accept(now(), conn, &params).unwrap();
+            }
+        }
+        for host in &mut hosts {
+            let (mut done, mut events) = (Vec::new(), Vec::new());
+            host.poll(now(), 64, &mut done, &mut events);
+            sent += done.len();
+            for event in events {
+                if let CmEvent::Established { conn, .. } = event {
+                    let (op, sges) = (SendOp::Send, SgeList::EMPTY);
+                    let request = SendRequest { wr_id: 2, op, sges, signaled: true };
+                    host.post_send(conn, &[request; SENDS]).unwrap();
+                    host.flush(now());
+                }
+            }
+        }
+    }
+    for _ in 0..SENDS {
+        target.poll(now(), 1, &mut completions, &mut Vec::new());
+    }
+    let first = completions[0].conn;
+    let share = completions.iter().filter(|done| done.conn == first).count();
+    assert_eq!((completions.len(), share), (SENDS, SENDS / 2));
+}

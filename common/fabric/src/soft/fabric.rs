@@ -56,6 +56,9 @@ pub struct SoftFabric<N: Network> {
     network: N,
     config: SoftConfig,
     ports: Vec<Port<N::Wire>>,
+    /// The port whose completions are taken first: each in turn, or a busy one would use up the
+    /// budget of all.
+    first_port: usize,
     /// By number: the port and the endpoint's own number. A closed one leaves its place empty.
     listeners: Vec<Option<(usize, ListenerId)>>,
     regions: RegionTable,
@@ -94,6 +97,7 @@ impl<N: Network> SoftFabric<N> {
             network,
             config: config.clone(),
             ports: Vec::new(),
+            first_port: 0,
             listeners: Vec::new(),
             regions: RegionTable::new(random.fork()),
             random,
@@ -457,7 +461,9 @@ impl<N: Network> Fabric for SoftFabric<N> {
         }
         self.transmit(now);
         let mut left = budget;
-        for index in 0..self.ports.len() {
+        let first = self.first_port;
+        self.first_port = (first + 1).checked_rem(self.ports.len()).unwrap_or(0);
+        for index in (first..self.ports.len()).chain(0..first) {
             let Some(port) = self.ports.get_mut(index) else { break };
             let start = completions.len();
             left = left.saturating_sub(port.endpoint.poll_completions(left, completions));
