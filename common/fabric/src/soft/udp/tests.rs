@@ -139,6 +139,7 @@ fn packets_arrive_whole_without_segmentation() {
 
 #[test]
 fn packets_arrive_whole_ipv6() {
+    let _turn = ipv6();
     // Both ends at the one loopback address: one with the well-known port, one beside it.
     let mut to = side("::1");
     let mut network = open_group(1, &SoftConfig::default()).unwrap().pop().unwrap();
@@ -291,6 +292,49 @@ fn members_that_open_the_same_address_at_once_share_it() {
         });
         for wire in wires {
             assert_eq!(wire.unwrap().local, address);
+        }
+    }
+}
+
+/// There is one loopback address of IPv6, for one test at a time.
+fn ipv6() -> std::sync::MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a congested router does to the IP header, done by the sender: the mark arrives, with merged
+/// datagrams too, and no other value of the field counts as one.
+#[test]
+fn congestion_marks_are_seen() {
+    let _turn = ipv6();
+    for (from, to) in [("127.90.3.40", "127.90.3.41"), ("::1", "::1")] {
+        let mut to = side(to);
+        let mut network = open_group(1, &SoftConfig::default()).unwrap().pop().unwrap();
+        let from: IpAddr = from.parse().unwrap();
+        let remote = to.wire.local();
+        let mut wire = network.open_connecting(Source::Address(from), remote).unwrap();
+        for (class, marked) in [(0, false), (1, false), (2, false), (3, true), (0xb7, true)] {
+            let socket = socket2::SockRef::from(&wire.socket);
+            let set =
+                if from.is_ipv4() { socket.set_tos_v4(class) } else { socket.set_tclass_v6(class) };
+            set.unwrap();
+            let batch: Vec<_> = (0..3)
+                .map(|psn| packet(&to, remote, 3, psn, Payload::Memory(to.range(0, 512), None)))
+                .collect();
+            let mut counters = WireCounters::default();
+            let sent = wire.transmit(Timestamp::ZERO, &batch, &to.regions, &mut counters);
+            assert_eq!((sent, counters.send_calls), (3, 1));
+            let mut marks = Vec::new();
+            for _ in 0..1000 {
+                to.wire.receive(Timestamp::ZERO, &mut to.counters, |arrival| {
+                    marks.push(arrival.congested);
+                });
+                if marks.len() == 3 {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!(marks, [marked; 3], "{from} {class:#x}");
         }
     }
 }
