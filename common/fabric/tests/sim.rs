@@ -7,11 +7,11 @@ mod conformance;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use conformance::pair::Host;
+use conformance::pair::{Host, Target};
 use conformance::{Harness, Pair, conformance};
 use lariat_fabric::sim::{Faults, SimNet, SimNetwork};
 use lariat_fabric::soft::{SoftConfig, SoftFabric};
-use lariat_fabric::verbs::SgeList;
+use lariat_fabric::verbs::{CmEvent, SgeList, WcStatus};
 use lariat_fabric::{Armed, Fabric, Timestamp};
 use lariat_wire::rocev2::cm::PathMtu;
 
@@ -148,4 +148,26 @@ fn a_long_answer_leaves_turns() {
     }
     assert!(all > 2000, "{all}");
     assert!(most <= 4096, "{most} packets in one turn");
+}
+
+/// A request that was flushed is over: its packets that found no room in the socket do not leave
+/// later, when its memory holds something else.
+#[test]
+fn what_was_flushed_is_not_sent() {
+    let mut pair = Pair::new(simulated(9, Faults::NONE));
+    let (host, target) = pair.connect();
+    let before = pair.bytes(Target, 0, 4096);
+    pair.harness.net.fill("10.0.0.1".parse().unwrap(), true);
+    let (write, source) = (pair.write_op(Host, target, 0), pair.sge(Host, 0, 4096));
+    pair.post(Host, host, 1, write, SgeList::one(source));
+    let now = pair.harness.now();
+    pair.harness.host.disconnect(now, host).unwrap();
+    assert_eq!(pair.completions(Host, 1)[0].status, WcStatus::Flushed);
+    // Another's secret.
+    pair.side(Host).memory.write_at(0, &[0x5e; 4096]).unwrap();
+    pair.harness.net.fill("10.0.0.1".parse().unwrap(), false);
+    for side in [Host, Target] {
+        assert!(matches!(pair.event(side), CmEvent::Disconnected { .. }));
+    }
+    assert!(pair.bytes(Target, 0, 4096) == before);
 }

@@ -94,6 +94,8 @@ struct Node {
     incarnation: u64,
     inbox: VecDeque<Datagram>,
     open: bool,
+    /// Whether its socket takes no more packets now.
+    full: bool,
 }
 
 #[derive(Debug)]
@@ -157,7 +159,9 @@ impl SimNet {
         let mut world = self.0.borrow_mut();
         world.incarnations += 1;
         let incarnation = world.incarnations;
-        world.nodes.insert(ip, Node { incarnation, inbox: VecDeque::new(), open: false });
+        world
+            .nodes
+            .insert(ip, Node { incarnation, inbox: VecDeque::new(), open: false, full: false });
         let random = world.random.fork();
         drop(world);
         SoftFabric::new(SimNetwork::new(self.clone(), ip, incarnation), config, random)
@@ -228,6 +232,13 @@ impl SimNet {
     /// Mends all cuts.
     pub fn mend(&self) {
         self.0.borrow_mut().cuts.clear();
+    }
+
+    /// Lets a node's socket take no more packets, as one whose buffer is full, or lets it go on.
+    pub fn fill(&self, ip: IpAddr, full: bool) {
+        if let Some(node) = self.0.borrow_mut().nodes.get_mut(&ip) {
+            node.full = full;
+        }
     }
 
     /// Switches a node off: what its fabric sends goes nowhere, what comes for it is lost. Its

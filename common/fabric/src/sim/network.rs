@@ -168,7 +168,11 @@ impl Wire for SimWire {
     ) -> usize {
         let net = self.net.clone();
         let mut world = net.0.borrow_mut();
-        let alive = world.own(self.local.ip(), self.incarnation).is_some();
+        let own = world.own(self.local.ip(), self.incarnation);
+        if own.as_ref().is_some_and(|node| node.full) {
+            return 0;
+        }
+        let alive = own.is_some();
         counters.send_calls += u64::from(!batch.is_empty());
         for packet in batch {
             let mut bytes = world.spare.pop().unwrap_or_default();

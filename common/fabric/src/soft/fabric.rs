@@ -15,7 +15,7 @@ use lariat_roce::time::Timestamp;
 use lariat_roce::transmit::Transmit;
 use lariat_roce::verbs::{
     Access, CmEvent, ConnId, ConnectParams, DeviceLimits, DomainId, ListenerId, PostError,
-    PostErrorKind, QpConfig, RecvRequest, RegionId, SendRequest, WorkCompletion,
+    PostErrorKind, QpConfig, RecvRequest, RegionId, SendRequest, WcStatus, WorkCompletion,
 };
 use lariat_wire::rocev2::{Packet, Rkey, UDP_PORT};
 
@@ -467,6 +467,12 @@ impl<N: Network> Fabric for SoftFabric<N> {
             let Some(port) = self.ports.get_mut(index) else { break };
             let start = completions.len();
             left = left.saturating_sub(port.endpoint.poll_completions(left, completions));
+            let failed = |done: &WorkCompletion| done.status != WcStatus::Success;
+            if !port.outgoing.is_empty() && completions.iter().skip(start).any(failed) {
+                // The memory of failed requests is the user's again: their packets, if they found
+                // no room yet, must not leave with what it holds by then. Others are sent again.
+                port.outgoing.clear();
+            }
             if index != 0 {
                 for completion in completions.iter_mut().skip(start) {
                     completion.conn = tagged(index, completion.conn);
