@@ -20,16 +20,19 @@ struct Simulated {
     host: SoftFabric<SimNetwork>,
     target: SoftFabric<SimNetwork>,
     lossy: bool,
+    /// Sockets are full now and then, by this chance.
+    pressed: Option<u64>,
 }
 
+const HOST: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 1));
 const TARGET: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 2));
 
 fn simulated(seed: u64, faults: Faults) -> Simulated {
     let net = SimNet::new(seed);
     net.set_faults(faults);
-    let host = net.node("10.0.0.1".parse().unwrap());
+    let host = net.node(HOST);
     let target = net.node(TARGET);
-    Simulated { net, host, target, lossy: faults.loss_ppm != 0 }
+    Simulated { net, host, target, lossy: faults.loss_ppm != 0, pressed: None }
 }
 
 impl Harness for Simulated {
@@ -61,6 +64,11 @@ impl Harness for Simulated {
 
     fn advance(&mut self, limit: Duration) {
         let now = self.net.now();
+        if let Some(random) = &mut self.pressed {
+            *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            self.net.fill(HOST, *random >> 63 != 0);
+            self.net.fill(TARGET, *random >> 62 & 1 != 0);
+        }
         let mut next = (now + limit).min(self.net.next_event_time());
         for fabric in [&mut self.host, &mut self.target] {
             match fabric.arm(now) {
@@ -104,6 +112,24 @@ fn many_seeds() {
     }
 }
 
+/// Sockets that are full every other time.
+#[test]
+fn many_seeds_with_full_sockets() {
+    let pressed = |seed: u64, faults| {
+        let mut simulated = simulated(seed, faults);
+        simulated.pressed = Some(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        Pair::new(simulated)
+    };
+    for seed in 0..10 {
+        for faults in [Faults::NONE, faulty::FAULTY] {
+            conformance::write_then_send_keeps_order(&mut pressed(4000 + seed, faults));
+            conformance::mixes_in_posting_order(&mut pressed(5000 + seed, faults));
+            conformance::reads(&mut pressed(6000 + seed, faults));
+            conformance::flushes_on_disconnect(&mut pressed(7000 + seed, faults));
+        }
+    }
+}
+
 /// One seed, one history: times, sizes and base headers of all datagrams.
 #[test]
 fn equal_seeds_make_equal_runs() {
@@ -122,9 +148,9 @@ fn a_long_answer_leaves_turns() {
     let net = SimNet::new(7);
     net.set_path_mtu(PathMtu::Mtu256);
     let config = SoftConfig { max_inflight_bytes: 16 << 20, ..SoftConfig::default() };
-    let host = net.node_with("10.0.0.1".parse().unwrap(), &config);
+    let host = net.node_with(HOST, &config);
     let target = net.node(TARGET);
-    let mut pair = Pair::new(Simulated { net, host, target, lossy: false });
+    let mut pair = Pair::new(Simulated { net, host, target, lossy: false, pressed: None });
     let (host, target) = pair.connect();
     let (read, sink) = (pair.read_op(Host, target, 0), pair.sge(Host, 0, 1 << 20));
     let post = |pair: &mut Pair<Simulated>| {
@@ -157,7 +183,7 @@ fn what_was_flushed_is_not_sent() {
     let mut pair = Pair::new(simulated(9, Faults::NONE));
     let (host, target) = pair.connect();
     let before = pair.bytes(Target, 0, 4096);
-    pair.harness.net.fill("10.0.0.1".parse().unwrap(), true);
+    pair.harness.net.fill(HOST, true);
     let (write, source) = (pair.write_op(Host, target, 0), pair.sge(Host, 0, 4096));
     pair.post(Host, host, 1, write, SgeList::one(source));
     let now = pair.harness.now();
@@ -165,7 +191,7 @@ fn what_was_flushed_is_not_sent() {
     assert_eq!(pair.completions(Host, 1)[0].status, WcStatus::Flushed);
     // Another's secret.
     pair.side(Host).memory.write_at(0, &[0x5e; 4096]).unwrap();
-    pair.harness.net.fill("10.0.0.1".parse().unwrap(), false);
+    pair.harness.net.fill(HOST, false);
     for side in [Host, Target] {
         assert!(matches!(pair.event(side), CmEvent::Disconnected { .. }));
     }
