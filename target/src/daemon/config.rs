@@ -251,6 +251,10 @@ fn read_listener(mut section: Section<'_>) -> Result<Listener, ConfigError> {
     let address: IpAddr = text.parse().map_err(|_| {
         section.wrong("address", format_args!("{text:?} is no IP address"), instead)
     })?;
+    if address.is_unspecified() {
+        let wrong = format_args!("{address} stands for all addresses, and hosts need one");
+        return Err(section.wrong("address", wrong, instead));
+    }
     let port = section.number("port", 1..=u16::MAX)?.unwrap_or(4420);
     let instead = "write fabric = \"auto\" or fabric = \"soft\"";
     let fabric = match section.text("fabric", instead)?.as_deref() {
@@ -429,10 +433,10 @@ fn read_target(mut section: Section<'_>) -> Result<TargetConfig, ConfigError> {
     let buffers_mib = section.number("buffers_mib", 1..=1023_u32)?.unwrap_or(32);
     let receive_mib = section.number("receive_mib", 1..=1024_u32)?.unwrap_or(32);
     let shutdown_s = section.number("shutdown_timeout_s", 1..=3600_u64)?.unwrap_or(10);
-    let depth = section.number("max_queue_depth", 2..=1024_u32)?;
-    let mdts_kib = section.number("mdts_kib", 4..=8192_u32)?.unwrap_or(standard.mdts_bytes >> 10);
+    let depth = section.number("max_queue_depth", 2..=1024_u16)?;
+    let mdts_kib = section.number("mdts_kib", 8..=8192_u32)?.unwrap_or(standard.mdts_bytes >> 10);
     if !mdts_kib.is_power_of_two() {
-        let instead = "write a power of two from 4 to 8192";
+        let instead = "write a power of two from 8 to 8192";
         return Err(section.wrong("mdts_kib", format!("{mdts_kib} is no power of two"), instead));
     }
     if mdts_kib >> 10 > buffers_mib {
@@ -447,9 +451,9 @@ fn read_target(mut section: Section<'_>) -> Result<TargetConfig, ConfigError> {
     }
     let limits = Limits {
         max_queues: section.number("max_queues", 1..=1024)?.unwrap_or(standard.max_queues),
+        // A queue of n + 1 entries holds n commands (NVMe Base 2.1, 3.3.3.1): n zero-based.
         max_queue_depth: depth
-            .and_then(QueueSize::from_entries)
-            .unwrap_or(standard.max_queue_depth),
+            .map_or(standard.max_queue_depth, QueueSize::from_zero_based),
         mdts_bytes: mdts_kib << 10,
         in_capsule_bytes: in_capsule,
         max_hosts: section.number("max_hosts", 1..=65_519)?.unwrap_or(standard.max_hosts),

@@ -134,8 +134,17 @@ fn a_configuration_means_what_it_says() {
     assert_eq!(config.target.buffers_bytes, 16 << 20);
     let Limits { max_queues, max_queue_depth, mdts_bytes, in_capsule_bytes, max_hosts } =
         config.target.limits;
-    assert_eq!((max_queues, max_queue_depth.entries(), max_hosts), (2, 1024, 3));
+    assert_eq!((max_queues, max_queue_depth.entries(), max_hosts), (2, 1025, 3));
     assert_eq!((mdts_bytes, in_capsule_bytes), (128 << 10, 0));
+}
+
+#[test]
+fn a_queue_depth_is_a_number_of_commands() {
+    // What the initiator asks for by default has to fit what the target grants by default.
+    let config = parse(GOOD, &[]).unwrap();
+    assert_eq!(config.target.limits.max_queue_depth.entries(), 128 + 1);
+    let config = parse(&format!("{GOOD}[target]\nmax_queue_depth = 2\n"), &[]).unwrap();
+    assert_eq!(config.target.limits.max_queue_depth.entries(), 2 + 1);
 }
 
 #[test]
@@ -220,6 +229,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "listener[0].address: \"localhost\" is no IP address; write an IPv4",
     ),
     ("address = \"127.0.0.1\"", "", "listener[0].address: is missing; write an IPv4 or IPv6"),
+    ("127.0.0.1", "0.0.0.0", "listener[0].address: 0.0.0.0 stands for all addresses"),
     ("address", "adress", "listener[0].address: is missing"),
     (
         "\"127.0.0.1\"",

@@ -3,7 +3,6 @@
 //! `property`, `identify`, `feature`, `log` and `abort`; `transport` owns it with the admin
 //! connection.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use lariat_fabric::Timestamp;
@@ -113,7 +112,6 @@ pub struct AdminController {
     size: QueueSize,
     sq_flow_control: bool,
     started: Timestamp,
-    local: Option<IpAddr>,
     properties: Properties,
     features: Features,
     keep_alive: KeepAlive,
@@ -136,7 +134,6 @@ impl AdminController {
             size: command.sqsize,
             sq_flow_control: command.sq_flow_control(),
             started: now,
-            local: None,
             properties: Properties::new(&subsystem),
             keep_alive: KeepAlive::new(now, features.keep_alive_ms(), 0),
             features,
@@ -147,12 +144,6 @@ impl AdminController {
             subsystem,
             shared,
         }
-    }
-
-    /// Says which address of ours the host connected to; the discovery log names it where a
-    /// listener has an unspecified address.
-    pub const fn set_local_address(&mut self, address: IpAddr) {
-        self.local = Some(address);
     }
 
     /// What all queues of the controller share.
@@ -328,7 +319,6 @@ impl AdminController {
                     registry: &self.registry,
                     shared: &self.shared,
                     started: self.started,
-                    local: self.local,
                 };
                 log::read(&source, now, log::Request { page, nsid, offset_bytes }, data)?;
                 if !rae {

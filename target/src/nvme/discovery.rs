@@ -5,7 +5,7 @@
 //! The discovery subsystem itself is not in its log: hosts that follow such entries would come
 //! back to where they are.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use lariat_wire::nvme::Nqn;
 use lariat_wire::nvme::log::{DiscoveryEntry, DiscoveryHeader, SubsystemType};
@@ -20,26 +20,20 @@ const REQUIREMENTS: u8 = 0b110;
 /// Where the target listens, as hosts shall see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenerAddress {
-    /// Address and rdma_cm port. An unspecified address (0.0.0.0, ::) shows in the log as the
-    /// address that the asking host connected to.
+    /// Address and rdma_cm port. Not an unspecified address (0.0.0.0, ::): hosts could not connect
+    /// to it.
     pub address: SocketAddr,
     /// Identifier of the port in the subsystem (PORTID).
     pub port_id: u16,
 }
 
-/// The log as `host` may see it. `local` is the address that the host connected to.
-pub(super) fn log_page(
-    map: &SubsystemMap,
-    generation: u64,
-    host: &Nqn,
-    local: Option<IpAddr>,
-) -> Vec<u8> {
+/// The log as `host` may see it.
+pub(super) fn log_page(map: &SubsystemMap, generation: u64, host: &Nqn) -> Vec<u8> {
     let mut entries = Vec::new();
     let mut count = 0;
     for subsystem in map.subsystems().filter(|one| one.allowed_hosts().allows(host)) {
         for listener in map.listeners() {
-            let Some(address) = visible(listener.address.ip(), local) else { continue };
-            let port = listener.address.port();
+            let (address, port) = (listener.address.ip(), listener.address.port());
             let mut entry =
                 DiscoveryEntry::rdma(SubsystemType::NVM, subsystem.nqn(), address, port);
             entry.treq = REQUIREMENTS;
@@ -52,13 +46,4 @@ pub(super) fn log_page(
     let mut page = DiscoveryHeader::new(generation, count).as_bytes().to_vec();
     page.append(&mut entries);
     page
-}
-
-/// The address to tell; `None` where an unspecified one cannot be made concrete, or is of another
-/// family than the host's way here.
-fn visible(address: IpAddr, local: Option<IpAddr>) -> Option<IpAddr> {
-    if !address.is_unspecified() {
-        return Some(address);
-    }
-    local.filter(|local| local.is_ipv4() == address.is_ipv4() || address.is_ipv6())
 }

@@ -5,7 +5,6 @@
 //! the page is refused.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
 
 use lariat_fabric::Timestamp;
 use lariat_wire::nvme::log::{
@@ -72,8 +71,6 @@ pub(super) struct Source<'a> {
     pub(super) shared: &'a ControllerShared,
     /// When the controller was made.
     pub(super) started: Timestamp,
-    /// The address its host connected to.
-    pub(super) local: Option<IpAddr>,
 }
 
 const IO_PAGES: [LogPage; 6] = [
@@ -135,7 +132,7 @@ fn page(source: &Source<'_>, now: Timestamp, request: Request) -> Result<Vec<u8>
         LogPage::COMMAND_EFFECTS => effects().as_bytes().to_vec(),
         LogPage::DISCOVERY => {
             let (map, generation) = source.registry.snapshot();
-            discovery::log_page(&map, generation, source.shared.host_nqn(), source.local)
+            discovery::log_page(&map, generation, source.shared.host_nqn())
         }
         _ => return Err(Status::INVALID_LOG_PAGE.with_dnr()),
     })

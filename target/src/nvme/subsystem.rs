@@ -2,6 +2,7 @@
 //! `discovery` for the addresses in it; the daemon builds it, everything in `nvme` reads it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use lariat_wire::nvme::{Nqn, Nsid, QueueSize};
@@ -21,7 +22,8 @@ pub const MAX_NSID: u32 = 1024;
 pub struct Limits {
     /// I/O queues of one controller, 1 to 1,024.
     pub max_queues: u16,
-    /// Entries of the largest queue, 2 to 1,024; CAP.MQES and MAXCMD follow from it.
+    /// Entries of the largest queue, 2 to 1,025; CAP.MQES and MAXCMD follow from it. Hosts that keep
+    /// one entry empty, as the specification has it, have one command less outstanding.
     pub max_queue_depth: QueueSize,
     /// Largest transfer of one command in bytes: a power of two, from 8 KiB (MDTS 0 would mean
     /// no limit) to 8 MiB (a keyed SGL has 24 bits of length).
@@ -36,7 +38,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_queues: 64,
-            max_queue_depth: QueueSize::from_zero_based(127),
+            // 128 commands, and the entry that stays empty.
+            max_queue_depth: QueueSize::from_zero_based(128),
             mdts_bytes: 1 << 20,
             in_capsule_bytes: 8192,
             max_hosts: 1024,
@@ -56,7 +59,7 @@ impl Limits {
         if !(1..=1024).contains(&self.max_queues) {
             return Err(ConfigError::MaxQueues(self.max_queues));
         }
-        if !(2..=1024).contains(&depth) {
+        if !(2..=1025).contains(&depth) {
             return Err(ConfigError::MaxQueueDepth(depth));
         }
         let pages = self.mdts_bytes / PAGE_BYTES;
@@ -82,8 +85,8 @@ pub enum ConfigError {
     /// Not 1 to 1,024.
     #[error("{0} I/O queues per controller; 1 to 1024 are possible")]
     MaxQueues(u16),
-    /// Not 2 to 1,024.
-    #[error("a queue depth of {0}; 2 to 1024 are possible")]
+    /// Not 2 to 1,025.
+    #[error("queues of {0} entries; 2 to 1025 are possible")]
     MaxQueueDepth(u32),
     /// Not a power of two, too little or too much.
     #[error("a transfer limit of {0} bytes; it has to be a power of two from 8 KiB to 8 MiB")]
@@ -97,6 +100,9 @@ pub enum ConfigError {
     /// The name that discovery has.
     #[error("the discovery NQN names the discovery subsystem, which is built in")]
     DiscoveryNqn,
+    /// A listener of all addresses: the discovery log has to name one that hosts can connect to.
+    #[error("{0} is no address that hosts can connect to: name one of this machine")]
+    Listener(SocketAddr),
     /// Two subsystems of one name.
     #[error("two subsystems have the name {0}")]
     DuplicateNqn(Nqn),
@@ -413,6 +419,9 @@ impl SubsystemMap {
         listeners: Vec<ListenerAddress>,
     ) -> Result<Self, ConfigError> {
         limits.check()?;
+        if let Some(listener) = listeners.iter().find(|one| one.address.ip().is_unspecified()) {
+            return Err(ConfigError::Listener(listener.address));
+        }
         let mut map = BTreeMap::new();
         for builder in subsystems {
             let subsystem = builder.build(limits)?;

@@ -127,8 +127,8 @@ pub(super) struct OpenFile {
     pub(super) geometry: Geometry,
     /// Whether I/O bypasses the page cache.
     pub(super) direct: bool,
-    /// A buffered file that failed to sync: the kernel has dropped the pages it could not write
-    /// and says so once, so no later flush may succeed.
+    /// It failed to sync: the kernel has dropped what it could not write and says so once, so no
+    /// later flush may succeed.
     pub(super) lost_writes: AtomicBool,
 }
 
@@ -205,11 +205,20 @@ fn create(wanted: Wanted<'_>) -> Result<(), OpenError> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
         other => other.map_err(failed)?,
     };
-    file.set_len(size).map_err(|error| {
+    // Its name has to be as durable as what hosts will flush to it.
+    file.set_len(size).and_then(|()| sync_folder_of(path)).map_err(|error| {
         // An empty file would only mislead the next start.
         let _ = std::fs::remove_file(path);
         failed(error)
     })
+}
+
+fn sync_folder_of(path: &Path) -> io::Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    File::open(folder)?.sync_all()
 }
 
 /// Opens it, for direct I/O if the file system can.

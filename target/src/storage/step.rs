@@ -51,6 +51,8 @@ pub(super) struct Slot {
     pub(super) request: BlockRequest,
     pub(super) file: u32,
     pub(super) block_bytes: u32,
+    /// Whether it bypasses the page cache.
+    pub(super) direct: bool,
     pub(super) step: Step,
     pub(super) done_bytes: u64,
     pub(super) retries: u8,
@@ -84,6 +86,13 @@ impl Slot {
         )
     }
 
+    /// Whether its writes are to be durable by themselves. Through the page cache they are written
+    /// first and synced then: one error could not tell a write that was not taken (the file system
+    /// is full, say) from earlier ones that are lost.
+    pub(super) fn durable(&self) -> bool {
+        self.fua() && self.direct
+    }
+
     /// What follows from an operation's result.
     pub(super) fn advance(&mut self, result: i32, lacks: &mut Lacks) -> Next {
         let Ok(bytes) = u32::try_from(result) else {
@@ -95,7 +104,7 @@ impl Slot {
                 let whole = bytes - bytes % self.block_bytes;
                 self.done_bytes += u64::from(whole);
                 if self.done_bytes >= self.extent().1 {
-                    return Next::Finished(Ok(()));
+                    return self.written();
                 }
                 if whole == 0 {
                     // The end of the file inside the capacity, or a medium that takes nothing.
@@ -105,14 +114,17 @@ impl Slot {
                 Next::Again
             }
             Step::Sync => Next::Finished(Ok(())),
-            Step::Allocate(_) => {
-                if !self.fua() {
-                    return Next::Finished(Ok(()));
-                }
-                self.step = Step::Sync;
-                Next::Again
-            }
+            Step::Allocate(_) => self.written(),
         }
+    }
+
+    /// Everything is in place; what has to be durable and is not yet is synced.
+    fn written(&mut self) -> Next {
+        if !self.fua() || (self.durable() && !matches!(self.step, Step::Allocate(_))) {
+            return Next::Finished(Ok(()));
+        }
+        self.step = Step::Sync;
+        Next::Again
     }
 
     fn failed(&mut self, errno: i32, lacks: &mut Lacks) -> Next {
@@ -205,5 +217,41 @@ pub(super) fn check(op: &BlockOp, geometry: &Geometry) -> Result<(), StorageErro
     match start.checked_add(blocks) {
         Some(end) if end <= geometry.capacity_blocks => Ok(()),
         _ => Err(invalid),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{BackendId, BufferRange};
+    use super::*;
+
+    /// The steps of a forced request, if the kernel does everything.
+    fn steps(direct: bool, op: BlockOp, step: Step) -> Vec<Step> {
+        let request = BlockRequest { backend: BackendId(0), op, tag: 0 };
+        let mut slot =
+            Slot { request, file: 0, block_bytes: 512, direct, step, done_bytes: 0, retries: 0 };
+        let mut steps = vec![step];
+        while let Next::Again = slot.advance(4096, &mut Lacks::default()) {
+            steps.push(slot.step);
+        }
+        steps
+    }
+
+    #[test]
+    fn forced_writes_through_the_page_cache_are_synced_apart() {
+        let buffer = BufferRange { memory: 0, offset: 0, length: 4096 };
+        let write = BlockOp::Write { start: 0, buffer, fua: true };
+        assert_eq!(steps(true, write, Step::Transfer), [Step::Transfer]);
+        assert_eq!(steps(false, write, Step::Transfer), [Step::Transfer, Step::Sync]);
+        let range = BlockRange { start: 0, blocks: 8 };
+        let zeroes = BlockOp::WriteZeroes { range, deallocate: false, fua: true };
+        assert_eq!(steps(true, zeroes, Step::Zeroes), [Step::Zeroes]);
+        assert_eq!(steps(false, zeroes, Step::Zeroes), [Step::Zeroes, Step::Sync]);
+        let by_kernel = Step::Allocate(Mode::ZeroRange);
+        for direct in [true, false] {
+            assert_eq!(steps(direct, zeroes, by_kernel), [by_kernel, Step::Sync]);
+        }
+        let write = BlockOp::Write { start: 0, buffer, fua: false };
+        assert_eq!(steps(false, write, Step::Transfer), [Step::Transfer]);
     }
 }

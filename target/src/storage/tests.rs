@@ -234,6 +234,36 @@ fn durability_is_asked_of_the_kernel() {
 }
 
 #[test]
+fn after_a_failed_sync_nothing_is_called_durable() {
+    let folder = tempfile::tempdir().unwrap();
+    let set = StorageSet::open(&[file(&folder.path().join("disk"), 64 << 10, 512)]).unwrap();
+    let mut bench = Bench::with(&set, UringConfig::default(), POOL_BYTES);
+    let mut other = Bench::with(&set, UringConfig::default(), POOL_BYTES);
+    let request = |op| BlockRequest { backend: BackendId(0), op, tag: 7 };
+    let buffer = piece(4096, 512);
+    let mut done = Vec::new();
+    // A write that was not taken loses nothing that was.
+    let forced = BlockOp::Write { start: 0, buffer, fua: true };
+    bench.storage.pretend(request(forced), step::Step::Transfer, -libc::ENOSPC);
+    bench.storage.poll(Timestamp::ZERO, &mut done);
+    assert_eq!(done.pop().map(|done| done.result), Some(Err(StorageError::NoSpace)));
+    assert_eq!(bench.run(BlockOp::Flush), Ok(()));
+    assert_eq!(bench.write(0, &[1; 512], true), Ok(()));
+
+    bench.storage.pretend(request(BlockOp::Flush), step::Step::Sync, -libc::EIO);
+    bench.storage.poll(Timestamp::ZERO, &mut done);
+    let lost = Err(StorageError::Write { errno: libc::EIO });
+    assert_eq!(done.pop().map(|done| done.result), Some(lost));
+    // The kernel would say yes, here and to every other reactor.
+    for bench in [&mut bench, &mut other] {
+        assert_eq!(bench.run(BlockOp::Flush), lost);
+        assert_eq!(bench.write(0, &[2; 512], true), lost);
+        assert_eq!(bench.write(0, &[3; 512], false), Ok(()));
+        assert_eq!(bench.read(0, 512), Ok(vec![3; 512]));
+    }
+}
+
+#[test]
 fn holes_give_space_back_and_zeroes_do_not() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk");

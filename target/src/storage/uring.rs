@@ -165,6 +165,23 @@ impl UringStorage {
         self.lacks.fill(Lacks { zero_range: true, punch_hole: true });
     }
 
+    /// As if the kernel had ended this step of a request with this result.
+    #[cfg(test)]
+    pub(super) fn pretend(&mut self, request: BlockRequest, step: Step, result: i32) {
+        let Some(Backend::File { open, index }) = self.set.get(request.backend) else { return };
+        let slot = Slot {
+            request,
+            file: *index,
+            block_bytes: open.geometry.block_bytes,
+            direct: open.direct,
+            step,
+            done_bytes: 0,
+            retries: 0,
+        };
+        let token = self.slots.insert(slot);
+        self.complete(u32::try_from(token).unwrap(), result);
+    }
+
     fn arm(&mut self, token: u32, fd: BorrowedFd<'_>) -> io::Result<()> {
         if self.ring.poll_readable(token, fd).is_err() {
             self.ring.enter()?;
@@ -230,7 +247,7 @@ impl UringStorage {
             Step::Transfer => {
                 let (buffer, durable) = match slot.request.op {
                     BlockOp::Read { buffer, .. } => (buffer, None),
-                    BlockOp::Write { buffer, fua, .. } => (buffer, Some(fua)),
+                    BlockOp::Write { buffer, .. } => (buffer, Some(slot.durable())),
                     _ => return Err(Refused::Invalid),
                 };
                 let span = Span {
@@ -250,7 +267,7 @@ impl UringStorage {
             Step::Zeroes => {
                 let length = u32::try_from(rest.min(u64::from(ZEROES_BYTES)))
                     .map_err(|_| Refused::Invalid)?;
-                self.ring.write_zeroes(token, file, at + done_bytes, length, slot.fua())
+                self.ring.write_zeroes(token, file, at + done_bytes, length, slot.durable())
             }
         }
     }
@@ -272,8 +289,9 @@ impl UringStorage {
         self.finished.push(BlockCompletion { tag: slot.request.tag, result });
     }
 
-    /// A buffered file that failed to sync once has lost writes: nothing that promises durability
-    /// may succeed on it any more.
+    /// A file that failed to sync once has lost writes, be they in the page cache, in the device's
+    /// or in what the file system knows of them: nothing that promises durability may succeed on
+    /// it any more. (The next sync would: the kernel tells a loss once.)
     fn never_forget(
         &self,
         slot: &Slot,
@@ -282,11 +300,17 @@ impl UringStorage {
         let Some(Backend::File { open, .. }) = self.set.get(slot.request.backend) else {
             return result;
         };
-        if open.direct || !(slot.fua() || slot.request.op == BlockOp::Flush) {
+        if !slot.fua() && slot.request.op != BlockOp::Flush {
             return result;
         }
         if result.is_err() {
-            open.lost_writes.store(true, Ordering::Release);
+            if slot.step == Step::Sync && !open.lost_writes.swap(true, Ordering::AcqRel) {
+                tracing::error!(
+                    backend = slot.request.backend.0,
+                    "a backend could not be synced: flushes and forced writes fail from now on, \
+                     until the target is restarted"
+                );
+            }
         } else if open.lost_writes.load(Ordering::Acquire) {
             return Err(StorageError::Write { errno: libc::EIO });
         }
@@ -334,7 +358,7 @@ impl Storage for UringStorage {
                 let result = in_memory(disk, &request.op, geometry.block_bytes, memories);
                 self.finish_now(tag, result);
             }
-            Backend::File { index, .. } => {
+            Backend::File { index, open } => {
                 let lacks = usize::try_from(request.backend.0)
                     .ok()
                     .and_then(|place| self.lacks.get(place).copied())
@@ -346,6 +370,7 @@ impl Storage for UringStorage {
                             request,
                             file: *index,
                             block_bytes: geometry.block_bytes,
+                            direct: open.direct,
                             step,
                             done_bytes: 0,
                             retries: 0,

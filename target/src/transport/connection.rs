@@ -400,7 +400,7 @@ mod tests {
         other_format[0] = 1;
         assert_eq!(agree(&other_format), Err(RejectStatus::INVALID_RECORD_FORMAT));
         assert_eq!(agree(&request(65, 32)), Err(RejectStatus::INVALID_QID));
-        assert_eq!(agree(&request(1, 129)), Err(RejectStatus::INVALID_HSQSIZE));
+        assert_eq!(agree(&request(1, 130)), Err(RejectStatus::INVALID_HSQSIZE));
         assert_eq!(agree(&request(1, 1)), Err(RejectStatus::INVALID_HSQSIZE));
         let mut no_receives = request(1, 32);
         no_receives[4] = 0;

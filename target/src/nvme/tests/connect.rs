@@ -180,7 +180,7 @@ fn descriptions_that_cannot_be_served_say_why() {
         ConfigError::MaxQueueDepth(1)
     );
     assert_eq!(
-        bad(|l| l.max_queue_depth = QueueSize::from_zero_based(1024)),
+        bad(|l| l.max_queue_depth = QueueSize::from_zero_based(1025)),
         ConfigError::MaxQueueDepth(1025)
     );
     for bytes in [0, 512, 4096, 12288, 16 << 20] {
