@@ -2,7 +2,7 @@
 //! it, hands out queues and namespaces. Called by users.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, TryLockError, mpsc};
 use std::thread::JoinHandle;
 
 use lariat_fabric::Fabric;
@@ -227,13 +227,20 @@ impl Controller {
 
 impl Drop for Controller {
     fn drop(&mut self) {
-        // The synchronous calls' queue refers back to what is shared here.
-        let sync = lock(&self.shared.sync).take();
+        // The synchronous calls' queue refers back to what is shared here. A call that is under way
+        // has it: it may take long, and fails when the connection ends.
+        let sync = match self.shared.sync.try_lock() {
+            Ok(mut slot) => slot.take(),
+            Err(TryLockError::Poisoned(slot)) => slot.into_inner().take(),
+            Err(TryLockError::WouldBlock) => None,
+        };
         drop(sync);
         let _ = self.shared.requests.send(Request::Shutdown);
         self.shared.kick();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+        let sync = lock(&self.shared.sync).take();
+        drop(sync);
     }
 }

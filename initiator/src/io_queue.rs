@@ -99,8 +99,17 @@ impl IoQueue {
                 return Err(error.into());
             }
         };
-        let fds = duplicate(member.fabric.as_ref())?;
+        let fds = duplicate(member.fabric.as_ref());
         let mut lane = Lane::new(member, block);
+        let fds = match fds {
+            Ok(fds) => fds,
+            Err(error) => {
+                let Lane { member, block, .. } = &mut lane;
+                block.close(clock::now(), member.fabric.as_mut(), LossReason::Local);
+                shared.give_back(lane.member, qid);
+                return Err(error.into());
+            }
+        };
         let status = loop {
             let now = clock::now();
             lane.turn(now);

@@ -17,7 +17,8 @@ use lariat::{
 };
 use lariat_fabric::soft::{self, SoftConfig, SoftFabric, UdpNetwork};
 use lariat_fabric::{Fabric, Timestamp};
-use lariat_wire::nvme::Command;
+use lariat_wire::nvme::identify::SglSupport;
+use lariat_wire::nvme::{Command, IoOpcode};
 use stub::{Knobs, SUBSYSTEM, Stub};
 
 type Soft = SoftFabric<UdpNetwork>;
@@ -137,6 +138,35 @@ fn a_disk_read_and_written_synchronously() {
     let error = disk.read_at(&mut [0; 512], 0).unwrap_err();
     assert!(error.is_connection_lost(), "{error}");
     assert_eq!(target.with(|stub, _| (stub.shutdowns, stub.disconnect_commands)), (1, 1));
+}
+
+#[test]
+fn the_end_does_not_wait_for_a_call_that_hangs() {
+    let target = Running::new(Knobs { mute_io: Some(IoOpcode::READ.0), ..Knobs::default() });
+    let options = ConnectOptions { kato: Duration::ZERO, ..target.options() };
+    let controller = Controller::connect(options).unwrap();
+    let disk = controller.only_namespace().unwrap();
+    let call = std::thread::spawn(move || disk.read_at(&mut [0; 512], 0));
+    std::thread::sleep(Duration::from_millis(200));
+    let start = Instant::now();
+    drop(controller);
+    // It would be the time for an I/O command, 30 s.
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    let error = call.join().unwrap().unwrap_err();
+    assert!(error.is_connection_lost(), "{error}");
+}
+
+#[test]
+fn what_the_controller_says_of_itself_is_kept_to() {
+    let keyed = SglSupport::SUPPORTED | SglSupport::KEYED;
+    let target = Running::new(Knobs { sgls: keyed, max_commands: 3, ..Knobs::default() });
+    let controller = Controller::connect(target.options()).unwrap();
+    assert_eq!(controller.io_queue().unwrap().depth(), 3);
+    let disk = controller.only_namespace().unwrap();
+    disk.write_at(&pattern(512), 0).unwrap();
+    let (in_capsule, bytes) =
+        target.with(|stub, _| (stub.in_capsule_writes, stub.disk[..512].to_vec()));
+    assert_eq!((in_capsule, bytes), (0, pattern(512)));
 }
 
 #[test]

@@ -43,6 +43,10 @@ pub(crate) struct Knobs {
     pub(crate) in_capsule_bytes: u32,
     pub(crate) queues: u16,
     pub(crate) max_entries: u32,
+    /// MAXCMD.
+    pub(crate) max_commands: u16,
+    /// SGLS.
+    pub(crate) sgls: u32,
     /// Commands of this opcode on I/O queues are never answered.
     pub(crate) mute_io: Option<u8>,
     /// Commands of this opcode on the admin queue are never answered.
@@ -68,6 +72,8 @@ impl Default for Knobs {
             in_capsule_bytes: 4096,
             queues: 4,
             max_entries: 128,
+            max_commands: 0,
+            sgls: SglSupport::RDMA,
             mute_io: None,
             mute_admin: None,
             bad_block: None,
@@ -419,7 +425,8 @@ impl<F: Fabric> Stub<F> {
                 identify.set_product("S1", "Stub", "1");
                 identify.mdts = TransferLimit(self.knobs.mdts).0;
                 identify.set_in_capsule_data(self.knobs.in_capsule_bytes);
-                identify.sgls.set(SglSupport::RDMA);
+                identify.sgls.set(self.knobs.sgls);
+                identify.maxcmd.set(self.knobs.max_commands);
                 identify.ofcs.set(1);
                 identify.oncs.set(Oncs::WRITE_ZEROES | Oncs::DATASET_MANAGEMENT);
                 identify.oaes.set(AsyncEventSupport::NAMESPACE_ATTRIBUTES);

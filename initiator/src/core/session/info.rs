@@ -2,7 +2,7 @@
 //! called by `bringup`, shown to users.
 
 use lariat_wire::nvme::identify::{
-    IdentifyController, IdentifyNamespace, NamespaceDescriptor, Oncs, parse_descriptors,
+    IdentifyController, IdentifyNamespace, NamespaceDescriptor, Oncs, SglSupport, parse_descriptors,
 };
 use lariat_wire::nvme::{Capabilities, Csi, Nsid, Version};
 
@@ -31,11 +31,22 @@ impl ControllerInfo {
         limit.map_or(most, |bytes| u32::try_from(bytes).map_or(most, |bytes| bytes.min(most)))
     }
 
-    /// Bytes of data that a write's capsule may carry, cut to `most`. An offset (ICDOFF) is legal
-    /// but used by nobody; then data goes by keyed descriptors.
+    /// Most commands that the controller wants outstanding on a queue (MAXCMD).
+    #[must_use]
+    pub fn max_commands(&self) -> u32 {
+        match self.identify.maxcmd.get() {
+            0 => u32::MAX,
+            most => u32::from(most),
+        }
+    }
+
+    /// Bytes of data that a write's capsule may carry, cut to `most`. None where the controller
+    /// does not take the descriptor that says so (SGLS bit 20). An offset (ICDOFF) is legal but
+    /// used by nobody; then data goes by keyed descriptors.
     #[must_use]
     pub fn in_capsule_bytes(&self, most: u32) -> u32 {
-        if self.identify.icdoff.get() != 0 {
+        let offsets = self.identify.sgls.get() & SglSupport::OFFSETS != 0;
+        if self.identify.icdoff.get() != 0 || !offsets {
             return 0;
         }
         u32::try_from(self.identify.in_capsule_data_bytes()).map_or(most, |bytes| bytes.min(most))

@@ -221,7 +221,8 @@ impl Session {
             return None;
         }
         // One entry of a queue always stays empty (NVMe Base 2.1, 3.3.3.1).
-        let entries = self.config.queue_depth.saturating_add(1).max(2);
+        let depth = self.config.queue_depth.min(info.max_commands());
+        let entries = depth.saturating_add(1).max(2);
         let entries = entries.min(self.capabilities.max_queue().entries());
         let link = LinkConfig {
             remote: self.config.remote,
