@@ -452,8 +452,7 @@ fn read_target(mut section: Section<'_>) -> Result<TargetConfig, ConfigError> {
     let limits = Limits {
         max_queues: section.number("max_queues", 1..=1024)?.unwrap_or(standard.max_queues),
         // A queue of n + 1 entries holds n commands (NVMe Base 2.1, 3.3.3.1): n zero-based.
-        max_queue_depth: depth
-            .map_or(standard.max_queue_depth, QueueSize::from_zero_based),
+        max_queue_depth: depth.map_or(standard.max_queue_depth, QueueSize::from_zero_based),
         mdts_bytes: mdts_kib << 10,
         in_capsule_bytes: in_capsule,
         max_hosts: section.number("max_hosts", 1..=65_519)?.unwrap_or(standard.max_hosts),

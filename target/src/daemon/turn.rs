@@ -32,6 +32,8 @@ impl Clock {
 pub(super) trait Turn {
     fn poll(&mut self, now: Timestamp) -> bool;
     fn arm(&mut self, now: Timestamp) -> Armed;
+    /// A poll after `arm`. Says whether anything happened at all: what it said may not hold then.
+    fn last_look(&mut self, now: Timestamp) -> bool;
     fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()>;
     fn shutdown(&mut self, now: Timestamp);
     fn is_drained(&self) -> bool;
@@ -64,6 +66,12 @@ impl<F: Fabric> Turn for Sleeper<F> {
 
     fn arm(&mut self, now: Timestamp) -> Armed {
         self.reactor.arm(now)
+    }
+
+    fn last_look(&mut self, now: Timestamp) -> bool {
+        // A packet that completes nothing (part of a message, a refusal) sets timers all the same.
+        let before = self.reactor.fabric().counters().packets_received;
+        self.reactor.poll(now) || self.reactor.fabric().counters().packets_received != before
     }
 
     fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()> {
@@ -108,7 +116,7 @@ pub(super) fn drive(
         }
         let Armed::Until(deadline) = turn.arm(now) else { continue };
         // What came before the fabric was armed wakes nobody: the last look.
-        if turn.poll(now) {
+        if turn.last_look(now) {
             last_work = now;
             continue;
         }
@@ -146,6 +154,10 @@ mod tests {
 
         fn arm(&mut self, _: Timestamp) -> Armed {
             Armed::Until(self.until)
+        }
+
+        fn last_look(&mut self, now: Timestamp) -> bool {
+            self.poll(now)
         }
 
         fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()> {

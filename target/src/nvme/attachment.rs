@@ -59,6 +59,8 @@ struct QueueCounters {
     bytes_read: AtomicU64,
     bytes_written: AtomicU64,
     media_errors: AtomicU64,
+    /// Its connection has ended and the storage has nothing of it any more.
+    over: AtomicBool,
 }
 
 /// Totals over the I/O queues of a controller.
@@ -99,6 +101,8 @@ fn bump(counter: &AtomicU64, by: u64) {
 struct Queues {
     /// Queues in use in this epoch, by qid.
     attached: Vec<(Qid, Arc<QueueCounters>)>,
+    /// Queues of earlier epochs that may have something in the storage.
+    leaving: Vec<Arc<QueueCounters>>,
     /// What queues counted that are gone.
     retired: Totals,
 }
@@ -243,9 +247,10 @@ impl ControllerShared {
             let mut queues = lock(&self.queues);
             self.ready.store(false, Ordering::Release);
             self.epoch.fetch_add(1, Ordering::AcqRel);
-            let Queues { attached, retired } = &mut *queues;
+            let Queues { attached, leaving, retired } = &mut *queues;
             for (_, counters) in attached.drain(..) {
                 retired.add(&counters);
+                leaving.push(counters);
             }
         }
         self.write_cache.store(true, Ordering::Relaxed);
@@ -256,6 +261,18 @@ impl ControllerShared {
     #[must_use]
     pub fn queues(&self) -> usize {
         lock(&self.queues).attached.len()
+    }
+
+    /// Whether commands of queues that are no more (by a reset, or because the controller is gone)
+    /// may still change what is on the disks. What the host sends anew must not be overtaken by
+    /// them.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        let busy = |counters: &Arc<QueueCounters>| !counters.over.load(Ordering::Acquire);
+        let mut queues = lock(&self.queues);
+        queues.leaving.retain(busy);
+        let ended = self.is_terminated() && queues.attached.iter().any(|(_, queue)| busy(queue));
+        ended || !queues.leaving.is_empty()
     }
 
     /// What the I/O queues counted since the controller was made.
@@ -313,7 +330,7 @@ impl ControllerShared {
         if self.epoch.load(Ordering::Acquire) != epoch {
             return;
         }
-        let Queues { attached, retired } = &mut *queues;
+        let Queues { attached, retired, .. } = &mut *queues;
         if let Some(at) = attached.iter().position(|(used, _)| *used == qid) {
             let (_, counters) = attached.swap_remove(at);
             retired.add(&counters);
@@ -391,6 +408,11 @@ impl IoAttachment {
             && self.controller.epoch.load(Ordering::Acquire) == self.epoch
     }
 
+    /// The connection has ended, and the storage has completed all that came by it.
+    pub fn storage_is_done(&self) {
+        self.counters.over.store(true, Ordering::Release);
+    }
+
     /// Decides what a command of this queue is to do; counts it, and keeps the controller alive.
     ///
     /// # Errors
@@ -465,6 +487,7 @@ impl IoAttachment {
 
 impl Drop for IoAttachment {
     fn drop(&mut self) {
+        self.storage_is_done();
         self.controller.detach(self.qid, self.epoch);
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use lariat_fabric::Timestamp;
 use lariat_wire::nvme::{
     AdminCommand, AdminOpcode, AsyncEvent, Command, CommandId, FabricsCommand, FeatureId, Lba,
-    LogPage, Nsid, Qid, QueueSize, Status,
+    LogPage, Nsid, Property, Qid, QueueSize, Status,
 };
 
 use super::attachment::{ControllerShared, Notice, TerminateReason};
@@ -24,6 +24,9 @@ use super::subsystem::Subsystem;
 
 /// Length of what Identify returns.
 const IDENTIFY_TRANSFER: u32 = 4096;
+
+/// Silence after which a discovery controller without keep alive ends.
+const DISCOVERY_TIMEOUT_MS: u32 = 120_000;
 
 /// The data that goes with a command, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +138,7 @@ impl AdminController {
             sq_flow_control: command.sq_flow_control(),
             started: now,
             properties: Properties::new(&subsystem),
-            keep_alive: KeepAlive::new(now, features.keep_alive_ms(), 0),
+            keep_alive: KeepAlive::new(now, timeout_ms(&subsystem, &features), 0),
             features,
             events: AsyncEvents::default(),
             commands: 0,
@@ -273,7 +276,14 @@ impl AdminController {
 
     fn fabrics(&mut self, now: Timestamp, command: FabricsCommand) -> Result<u64, Status> {
         match command {
-            FabricsCommand::PropertyGet { size, offset } => self.properties.get(size, offset),
+            FabricsCommand::PropertyGet { size, offset } => {
+                let value = self.properties.get(size, offset)?;
+                // A reset is over when nothing of before it can happen any more (3.1.4.6).
+                let resetting = Property(offset) == Property::CSTS
+                    && !self.properties.is_enabled()
+                    && self.shared.is_leaving();
+                Ok(value | u64::from(resetting))
+            }
             FabricsCommand::PropertySet { size, offset, value } => {
                 match self.properties.set(size, offset, value)? {
                     Change::None => {}
@@ -337,8 +347,8 @@ impl AdminController {
                 let result =
                     self.features.set(now, &self.subsystem, &self.shared, request, data)?;
                 if fid == FeatureId::KEEP_ALIVE_TIMER {
-                    self.keep_alive =
-                        KeepAlive::new(now, self.features.keep_alive_ms(), self.count());
+                    let timeout_ms = timeout_ms(&self.subsystem, &self.features);
+                    self.keep_alive = KeepAlive::new(now, timeout_ms, self.count());
                 }
                 Ok(Some(u64::from(result)))
             }
@@ -405,6 +415,16 @@ impl AdminController {
         } else {
             self.keep_alive.deadline()
         }
+    }
+}
+
+/// How long the host may be silent, in milliseconds; 0 for ever. A host that gives a discovery
+/// controller no keep-alive timeout has the fixed one (NVMe Base 2.1, 3.1.3.3): else a host that
+/// died there would hold its controller for good.
+fn timeout_ms(subsystem: &Subsystem, features: &Features) -> u32 {
+    match features.keep_alive_ms() {
+        0 if subsystem.is_discovery() => DISCOVERY_TIMEOUT_MS,
+        timeout_ms => timeout_ms,
     }
 }
 

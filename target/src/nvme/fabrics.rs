@@ -112,6 +112,10 @@ pub enum ConnectError {
     /// The target stops.
     #[error("the target is shutting down")]
     ShuttingDown,
+    /// The host had a controller that is gone, but commands of it are still in the storage: what
+    /// the host sends again must not be overtaken by them. It is over soon, or the disk is slow.
+    #[error("commands of the same host's controller {0}, which is gone, are still under way")]
+    Predecessor(ControllerId),
     /// An I/O queue of this identifier is connected.
     #[error("queue {0} is connected already")]
     QueueInUse(Qid),
@@ -135,7 +139,9 @@ impl ConnectError {
             | Self::OtherHost { .. }
             | Self::OtherHostId(_) => Status::CONNECT_INVALID_PARAMETERS.with_dnr(),
             Self::HostNotAllowed { .. } => Status::CONNECT_INVALID_HOST.with_dnr(),
-            Self::TooManyHosts { .. } | Self::ShuttingDown => Status::CONNECT_CONTROLLER_BUSY,
+            Self::TooManyHosts { .. } | Self::ShuttingDown | Self::Predecessor(_) => {
+                Status::CONNECT_CONTROLLER_BUSY
+            }
             Self::QueueInUse(_) | Self::NotReady(_) => Status::COMMAND_SEQUENCE_ERROR.with_dnr(),
         }
     }
@@ -157,6 +163,7 @@ impl ConnectError {
             Self::RecordFormat(_)
             | Self::TooManyHosts { .. }
             | Self::ShuttingDown
+            | Self::Predecessor(_)
             | Self::QueueInUse(_)
             | Self::NotReady(_) => None,
         }

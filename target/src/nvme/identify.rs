@@ -28,8 +28,10 @@ const TRAFFIC_KEEP_ALIVE: u32 = 1 << 6;
 const ONCS_TIMESTAMP: u16 = 1 << 6;
 /// FRMW: one firmware slot, read-only.
 const ONE_FIRMWARE_SLOT: u8 = 0b0000_0011;
-/// LPA: Commands Supported and Effects, and offsets and long lengths of log pages.
-const LOG_ATTRIBUTES: u8 = 0b0000_0110;
+/// LPA: offsets and long lengths of log pages.
+const LONG_LOG_PAGES: u8 = 1 << 2;
+/// LPA: the same, and Commands Supported and Effects.
+const LOG_ATTRIBUTES: u8 = LONG_LOG_PAGES | 1 << 1;
 /// VWC bits 2:1: a flush may name all namespaces.
 const FLUSH_ALL: u8 = 0b110;
 /// OFCS: Disconnect is supported.
@@ -153,6 +155,7 @@ fn controller_data(subsystem: &Subsystem, id: ControllerId) -> IdentifyControlle
     if discovery {
         data.cntrltype = ControllerType::DISCOVERY.0;
         data.dctype = DIRECT_DISCOVERY;
+        data.lpa = LONG_LOG_PAGES;
         data.set_in_capsule_data(0);
         data.sgls.set(SglSupport::SUPPORTED | SglSupport::KEYED | SglSupport::LONGER);
         return data;

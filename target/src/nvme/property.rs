@@ -56,6 +56,11 @@ impl Properties {
         self.cc.enabled() && self.csts.ready() && self.csts.shutdown() == ShutdownStatus::NORMAL
     }
 
+    /// CC.EN.
+    pub(super) fn is_enabled(&self) -> bool {
+        self.cc.enabled()
+    }
+
     /// Property Get. Offsets that hold nothing here are an invalid field, as is another size than
     /// the property's own.
     pub(super) fn get(&self, size: PropertySize, offset: u32) -> Result<u64, Status> {

@@ -42,6 +42,9 @@ struct Inner {
     /// GENCTR of the discovery log.
     generation: u64,
     populations: BTreeMap<Nqn, Population>,
+    /// Controllers that are gone, with the subsystem's name, while something of theirs is in the
+    /// storage.
+    departing: Vec<(Nqn, Arc<ControllerShared>)>,
     closed: bool,
 }
 
@@ -61,7 +64,13 @@ impl Registry {
     /// A registry without controllers. `wakers`: one for each reactor.
     #[must_use]
     pub fn new(map: Arc<SubsystemMap>, wakers: Vec<Box<dyn Waker>>) -> Arc<Self> {
-        let inner = Inner { map, generation: 1, populations: BTreeMap::new(), closed: false };
+        let inner = Inner {
+            map,
+            generation: 1,
+            populations: BTreeMap::new(),
+            departing: Vec::new(),
+            closed: false,
+        };
         Arc::new(Self { inner: Mutex::new(inner), wakers: wakers.into() })
     }
 
@@ -118,6 +127,14 @@ impl Registry {
         }
         if inner.closed {
             return Err(ConnectError::ShuttingDown);
+        }
+        inner.departing.retain(|(_, controller)| controller.is_leaving());
+        let predecessor = inner.departing.iter().find(|(nqn, controller)| {
+            let same = (controller.host_nqn(), controller.host_id()) == (&host, data.host());
+            same && nqn == subsystem.nqn()
+        });
+        if let Some((_, controller)) = predecessor {
+            return Err(ConnectError::Predecessor(controller.id()));
         }
         let population = inner.populations.entry(subsystem.nqn().clone()).or_default();
         let max = subsystem.limits().max_hosts;
@@ -206,8 +223,13 @@ impl Registry {
 
     /// The admin connection of a controller is gone.
     pub(super) fn remove(&self, nqn: &Nqn, id: ControllerId) {
-        if let Some(population) = self.lock().populations.get_mut(nqn) {
-            population.controllers.remove(&id);
+        let mut inner = self.lock();
+        let population = inner.populations.get_mut(nqn);
+        let controller = population.and_then(|population| population.controllers.remove(&id));
+        if let Some(controller) = controller
+            && controller.is_leaving()
+        {
+            inner.departing.push((nqn.clone(), controller));
         }
     }
 }

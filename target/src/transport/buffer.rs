@@ -70,7 +70,7 @@ pub(super) struct Waiter {
 pub(super) struct PoolConfig {
     /// Bytes for data; rounded up to hold at least one buffer of the largest size.
     pub(super) data_bytes: u32,
-    /// Bytes that only admin and connect commands get.
+    /// Bytes that only admin and connect commands get; rounded up as above.
     pub(super) reserve_bytes: u32,
     /// The largest buffer in bytes (MDTS); rounded up to a power of two.
     pub(super) max_buffer_bytes: u32,
@@ -99,7 +99,9 @@ impl BufferPool {
             .max(UNIT_BYTES)
             .checked_next_power_of_two()
             .ok_or_else(invalid)?;
-        let reserve_units = config.reserve_bytes.div_ceil(UNIT_BYTES);
+        // Whatever an admin command may ask for has to be had from the reserve alone: what waits
+        // for the data's part may be overtaken by data for ever, and those behind it wait too.
+        let reserve_units = config.reserve_bytes.max(largest).div_ceil(UNIT_BYTES);
         let data_units = config.data_bytes.max(largest).div_ceil(UNIT_BYTES);
         let total = u64::from(reserve_units) + u64::from(data_units);
         let length = usize::try_from(total * u64::from(UNIT_BYTES)).map_err(|_| invalid())?;
@@ -386,10 +388,28 @@ mod tests {
 
     #[test]
     fn admin_takes_data_space_when_the_reserve_is_short() {
-        let mut pool = pool(64, 4, 64);
+        let mut pool = pool(64, 64, 64);
+        let reserve = pool.take(Class::Admin, 65_536).unwrap();
         let large = pool.take(Class::Admin, 65_536).unwrap();
         assert_eq!((large.offset(), large.capacity()), (0, 65_536));
         pool.release(large);
+        pool.release(reserve);
+    }
+
+    #[test]
+    fn the_largest_admin_command_never_needs_data_space() {
+        let mut pool = pool(64, 4, 64);
+        let data: Vec<_> = std::iter::from_fn(|| pool.take(Class::Data, 4096)).collect();
+        assert_eq!(data.len(), 16);
+        let large = pool.take(Class::Admin, 65_536).unwrap();
+        pool.wait(Class::Admin, Waiter { slot: 1, bytes: 65_536 });
+        pool.wait(Class::Admin, Waiter { slot: 2, bytes: 1024 });
+        pool.release(large);
+        let (waiter, large) = pool.grant().unwrap();
+        assert_eq!(waiter.slot, 1);
+        pool.release(large);
+        assert_eq!(pool.grant().map(|(waiter, _)| waiter.slot), Some(2));
+        drop(data);
     }
 
     #[test]

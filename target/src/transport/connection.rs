@@ -4,6 +4,7 @@
 //!
 //! Holds no fabric: the reactor's other files act on it. Calls `arena` and `nvme` types.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 
 use lariat_fabric::Timestamp;
@@ -259,6 +260,10 @@ pub(super) struct Connection {
     pub(super) reads_in_flight: u8,
     /// RDMA READs that may be in flight.
     pub(super) read_depth: u8,
+    /// RDMA READs and responses posted and not completed.
+    posted: u32,
+    /// When the peer last let one of them complete, or the first of them was posted.
+    progress: Timestamp,
     /// Operations that the storage has.
     pub(super) in_storage: u32,
     /// Capsules not looked at yet.
@@ -294,6 +299,8 @@ impl Connection {
             read_queue: VecDeque::with_capacity(agreement.slots as usize),
             reads_in_flight: 0,
             read_depth: agreement.initiator_depth,
+            posted: 0,
+            progress: Timestamp::ZERO,
             in_storage: 0,
             parked: VecDeque::new(),
             listed: false,
@@ -357,6 +364,36 @@ impl Connection {
     /// FFFFh where the host does not want it).
     pub(super) fn sq_head(&self) -> u16 {
         if self.sq_flow_control { u16::try_from(self.sq_head).unwrap_or(0) } else { u16::MAX }
+    }
+
+    /// Tells the controller when nothing of a queue that has ended is in the storage any more.
+    pub(super) fn note_storage_done(&self) {
+        if let Role::Io(attachment) = &self.role
+            && self.in_storage == 0
+            && !self.is_live()
+        {
+            attachment.storage_is_done();
+        }
+    }
+
+    /// Counts an RDMA READ or a response that is given to the fabric.
+    pub(super) fn count_posted(&mut self, now: Timestamp) {
+        if self.posted == 0 {
+            self.progress = now;
+        }
+        self.posted += 1;
+    }
+
+    /// Counts one that the fabric completed.
+    pub(super) fn count_completed(&mut self, now: Timestamp) {
+        self.posted = self.posted.saturating_sub(1);
+        self.progress = now;
+    }
+
+    /// When the peer will have held up what is posted for `patience`; [`Timestamp::NEVER`] if
+    /// nothing is posted.
+    pub(super) fn stalled_at(&self, patience: Duration) -> Timestamp {
+        if self.posted == 0 { Timestamp::NEVER } else { self.progress + patience }
     }
 
     /// A receive buffer is free again; it is posted with this turn's batch, before any response.

@@ -75,6 +75,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             self.stats.responses += 1;
             self.stats.error_responses += u64::from(!request.status.is_success());
             connection.count_out(cid, request.owns_cid);
+            connection.count_posted(now);
             request.advance(now, State::Sending, &mut self.stats);
             let sge = Sge { region: self.regions.responses, offset, length: RESPONSE_BYTES };
             self.batch.push(SendRequest {
@@ -96,6 +97,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
                 continue;
             };
             connection.reads_in_flight += 1;
+            connection.count_posted(now);
             request.advance(now, State::Fetching, &mut self.stats);
             let sge = Sge { region: self.regions.pool, offset: data.offset, length: data.length };
             self.batch.push(SendRequest {
@@ -119,8 +121,13 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             return;
         };
         let key = id.connection;
-        let live = match self.connections.get(key as usize) {
-            Some(connection) if connection.id == completion.conn => connection.is_live(),
+        let live = match self.connections.get_mut(key as usize) {
+            Some(connection) if connection.id == completion.conn => {
+                if matches!(id.kind, Kind::Read | Kind::Response) {
+                    connection.count_completed(now);
+                }
+                connection.is_live()
+            }
             _ => {
                 self.stats.anomalies += 1;
                 return;

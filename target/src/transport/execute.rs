@@ -72,10 +72,28 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
                 tracing::info!(qid = %command.qid, entries, controller = result, "queue connected");
                 self.complete(now, slot, result, Status::SUCCESS);
             }
+            Err(ConnectError::Predecessor(_))
+                if now + self.config.connect_timeout / 2 < connection.connect_deadline =>
+            {
+                if self.requests.get(slot as usize).map(Request::state) != Some(State::AwaitStorage)
+                {
+                    self.advance(now, slot, State::AwaitStorage);
+                }
+                self.waiting_connects.push(slot);
+            }
             Err(error) => {
                 connection.role = Role::Fresh;
                 tracing::info!(%error, "Connect refused");
                 self.complete(now, slot, error.result(), error.status());
+            }
+        }
+    }
+
+    /// Tries again the Connects that wait for the end of what their hosts did before.
+    pub(super) fn retry_connects(&mut self, now: Timestamp) {
+        for slot in core::mem::take(&mut self.waiting_connects) {
+            if let Some(Work::Connect(command)) = self.requests.get(slot as usize).map(|r| r.work) {
+                self.connect(now, slot, &command);
             }
         }
     }
@@ -252,6 +270,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             return;
         };
         connection.in_storage = connection.in_storage.saturating_sub(1);
+        connection.note_storage_done();
         if let Err(error) = completion.result {
             self.stats.storage_errors += 1;
             tracing::warn!(%error, qid = %connection.agreement.qid, "storage operation failed");

@@ -23,6 +23,9 @@ use crate::storage::Storage;
 /// matter of its timeout, and of keep-alive.
 const RETRIES: u8 = 7;
 
+/// One in so many request slots, bytes of receive buffers and connections is for admin queues alone.
+const ADMIN_SHARE: u64 = 8;
+
 impl<F: Fabric, S: Storage> Reactor<F, S> {
     pub(super) fn on_event(&mut self, now: Timestamp, event: &CmEvent) {
         match *event {
@@ -85,8 +88,19 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         let limits = &self.config.limits;
         let agreement =
             Agreement::new(private_data, offered, limits, &device, self.config.read_depth)?;
-        if self.slots_promised + agreement.slots > self.config.max_requests {
+        // A part of everything is kept for admin queues: a host with many queues must not keep
+        // others from reaching the target at all.
+        let share = |all: u64| if agreement.qid.is_admin() { 0 } else { all / ADMIN_SHARE };
+        let slots = self.config.max_requests.saturating_sub(self.slots_promised);
+        let kept = share(u64::from(self.config.max_requests));
+        if u64::from(slots) < u64::from(agreement.slots) + kept {
             tracing::warn!(limit = self.config.max_requests, "no request slots are left");
+            return Err(none);
+        }
+        let receive_bytes = Receives::bytes_needed(&agreement);
+        let kept = share(self.arena.memory().len() as u64);
+        if self.arena.free_bytes() < receive_bytes.saturating_add(kept) {
+            tracing::warn!(free = self.arena.free_bytes(), kept, "no receive buffers are left");
             return Err(none);
         }
         let config = QpConfig {
@@ -94,7 +108,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             max_send: agreement.max_send(),
             max_recv: agreement.receives,
         };
-        let Some(piece) = self.arena.take(Receives::bytes_needed(&agreement)) else {
+        let Some(piece) = self.arena.take(receive_bytes) else {
             tracing::warn!(free = self.arena.free_bytes(), "no receive buffers are left");
             return Err(none);
         };
@@ -197,6 +211,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         if matches!(connection.role, Role::Admin(_)) {
             connection.role = Role::Gone;
         }
+        connection.note_storage_done();
         connection.parked.clear();
         connection.ready.clear();
         connection.read_queue.clear();
@@ -207,6 +222,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         };
         self.pool.retain_waiters(others);
         self.storage_queue.retain(|&slot| others(slot));
+        self.waiting_connects.retain(|&slot| others(slot));
         // From the end, because a freed slot's place is taken by the last one.
         let mut at = connection.requests.len();
         while at > 0 {
@@ -228,11 +244,12 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         }
     }
 
-    /// Destroys the connections that nobody holds any more.
-    pub(super) fn reap(&mut self, now: Timestamp) {
+    /// Destroys the connections that nobody holds any more. Says whether there were any.
+    pub(super) fn reap(&mut self, now: Timestamp) -> bool {
         if self.closing == 0 {
-            return;
+            return false;
         }
+        let mut any = false;
         for at in 0..self.connections.capacity() {
             let Some(connection) = self.connections.get(at) else { continue };
             let over = match connection.phase {
@@ -242,8 +259,10 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             };
             if over && connection.in_storage == 0 {
                 self.destroy(now, key_of(at));
+                any = true;
             }
         }
+        any
     }
 
     fn destroy(&mut self, now: Timestamp, key: u32) {

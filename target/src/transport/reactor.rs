@@ -34,6 +34,9 @@ pub(super) const POOL_MEMORY: u16 = 0;
 /// Index of the receive buffers' memory.
 pub(super) const RECEIVE_MEMORY: u16 = 1;
 
+/// Time between two looks at whether a Connect can go on.
+const CONNECT_RETRY: Duration = Duration::from_millis(5);
+
 /// Sizes and times of a reactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReactorConfig {
@@ -59,6 +62,10 @@ pub struct ReactorConfig {
     pub read_sinks_remotely_writable: bool,
     /// How long a connection may stand without a successful Fabrics Connect.
     pub connect_timeout: Duration,
+    /// How long a peer may hold up every response and RDMA READ of a connection (by posting no
+    /// receives, say) before it is closed: what waits for it holds buffers that others need. Data
+    /// sent counts with its response alone, so this has to cover a whole pool over a slow link.
+    pub stall_timeout: Duration,
     /// How long a disconnect may take before the connection is destroyed.
     pub close_timeout: Duration,
     /// How long [`Reactor::shutdown`] lets commands in flight take.
@@ -82,6 +89,7 @@ impl Default for ReactorConfig {
             remote_invalidate: true,
             read_sinks_remotely_writable: false,
             connect_timeout: Duration::from_secs(10),
+            stall_timeout: Duration::from_secs(60),
             close_timeout: Duration::from_secs(5),
             drain_timeout: Duration::from_secs(10),
             sweep_interval: Duration::from_millis(1),
@@ -132,6 +140,8 @@ pub struct Reactor<F: Fabric, S: Storage> {
     pub(super) listeners: Vec<ListenerId>,
     /// Requests that the storage had no room for, in order.
     pub(super) storage_queue: VecDeque<u32>,
+    /// Connects that wait until commands of the host's last controller have left the storage.
+    pub(super) waiting_connects: Vec<u32>,
     /// Connections with something to post.
     pub(super) listed: Vec<u32>,
     /// Connections that are not live any more.
@@ -204,6 +214,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             by_id: BTreeMap::new(),
             listeners: Vec::new(),
             storage_queue: VecDeque::new(),
+            waiting_connects: Vec::new(),
             listed: Vec::new(),
             closing: 0,
             slots_promised: 0,
@@ -262,9 +273,12 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         if self.sweep_due || now >= self.next_sweep || self.drain_deadline.is_some() {
             self.sweep(now);
         }
+        // What is posted has timers that nobody has heard of yet, and what is freed may be waited
+        // for: both count as work, so that nobody sleeps over them.
+        worked |= !self.listed.is_empty();
         self.post_batches(now);
         self.fabric.flush(now);
-        self.reap(now);
+        worked |= self.reap(now);
         worked || self.unsubmitted
     }
 
@@ -274,11 +288,14 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
     /// Sleep until the fabric's `wait_fds`, the storage's own or the waker say otherwise.
     pub fn arm(&mut self, now: Timestamp) -> Armed {
         self.sweep(now);
-        self.reap(now);
-        if !self.listed.is_empty() || self.unsubmitted {
+        if self.reap(now) || !self.listed.is_empty() || self.unsubmitted {
             return Armed::Ready;
         }
         let mut deadline = self.drain_deadline.unwrap_or(Timestamp::NEVER);
+        if !self.waiting_connects.is_empty() {
+            // What they wait for may end on another reactor.
+            deadline = deadline.min(now + CONNECT_RETRY);
+        }
         for (_, connection) in &self.connections {
             deadline = deadline.min(match connection.phase {
                 // Without the storage's completions there is nothing to do for it.
@@ -291,7 +308,8 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
                     Role::Fresh | Role::Connecting => connection.connect_deadline,
                     Role::Admin(controller) => controller.next_timeout(),
                     Role::Io(_) | Role::Gone => Timestamp::NEVER,
-                },
+                }
+                .min(connection.stalled_at(self.config.stall_timeout)),
             });
         }
         match self.fabric.arm(now) {
@@ -306,6 +324,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
     fn sweep(&mut self, now: Timestamp) {
         self.sweep_due = false;
         self.next_sweep = now + self.config.sweep_interval;
+        self.retry_connects(now);
         let mut to_close = core::mem::take(&mut self.to_close);
         let mut events = core::mem::take(&mut self.admin_events);
         for at in 0..self.connections.capacity() {
@@ -314,6 +333,10 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
                 continue;
             }
             let key = key_of(at);
+            if now >= connection.stalled_at(self.config.stall_timeout) {
+                self.stats.stalls += 1;
+                to_close.push((key, "the peer takes nothing"));
+            }
             match &mut connection.role {
                 Role::Fresh | Role::Connecting => {
                     if now >= connection.connect_deadline {

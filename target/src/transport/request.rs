@@ -24,7 +24,7 @@ pub enum State {
     AwaitRead,
     /// The fabric fills the buffer.
     Fetching,
-    /// Waits for room in the storage's queue.
+    /// Waits for room in the storage's queue; a Connect: for what its host left behind there.
     AwaitStorage,
     /// The storage has it, and its buffer.
     InStorage,
@@ -73,7 +73,7 @@ impl State {
                 | (AwaitBuffer, AwaitRead | AwaitStorage | Held | Ready | Done)
                 | (AwaitRead, Fetching | Done)
                 | (Fetching, AwaitStorage | Held | Ready | Done)
-                | (AwaitStorage, InStorage | Done)
+                | (AwaitStorage, InStorage | Ready | Done)
                 | (InStorage, AwaitStorage | Ready | Orphaned)
                 | (Held, Ready | Done)
                 | (Ready, Sending | Done)
@@ -215,7 +215,7 @@ Admitted -> AwaitBuffer AwaitRead AwaitStorage Held Ready Done
 AwaitBuffer -> AwaitRead AwaitStorage Held Ready Done
 AwaitRead -> Fetching Done
 Fetching -> AwaitStorage Held Ready Done
-AwaitStorage -> InStorage Done
+AwaitStorage -> InStorage Ready Done
 InStorage -> AwaitStorage Ready Orphaned
 Held -> Ready Done
 Ready -> Sending Done

@@ -135,6 +135,8 @@ pub struct Statistics {
     pub closed: u64,
     /// Connections dropped because no Fabrics Connect succeeded in time.
     pub connect_timeouts: u64,
+    /// Connections ended because the peer held up all responses and RDMA READs for too long.
+    pub stalls: u64,
     /// Connections ended because the peer broke the transport's rules.
     pub violations: u64,
     /// Requests whose connection died before their response.
@@ -179,6 +181,7 @@ impl Statistics {
             (&mut self.rejected, other.rejected),
             (&mut self.closed, other.closed),
             (&mut self.connect_timeouts, other.connect_timeouts),
+            (&mut self.stalls, other.stalls),
             (&mut self.violations, other.violations),
             (&mut self.orphaned, other.orphaned),
             (&mut self.fabric_errors, other.fabric_errors),

@@ -181,7 +181,7 @@ fn descriptions_that_cannot_be_served_say_why() {
     );
     assert_eq!(
         bad(|l| l.max_queue_depth = QueueSize::from_zero_based(1025)),
-        ConfigError::MaxQueueDepth(1025)
+        ConfigError::MaxQueueDepth(1026)
     );
     for bytes in [0, 512, 4096, 12288, 16 << 20] {
         let limits = Limits { mdts_bytes: bytes, ..limits() };

@@ -149,6 +149,8 @@ fn a_reset_takes_the_io_queues_and_frees_their_identifiers() {
     admin.set_cc(ControllerConfig::default());
     assert!(!old.is_live());
     assert!(target.wakes() > 0, "reactors have to look");
+    assert_eq!(admin.csts(), 1, "its commands may be in the storage: the reset is under way");
+    old.storage_is_done();
     assert_eq!(admin.csts(), 0);
     let aborted =
         AdminEvent::CompleteHeld { cid: CommandId(40), result: 0, status: Status::ABORT_REQUESTED };
@@ -168,6 +170,28 @@ fn a_reset_takes_the_io_queues_and_frees_their_identifiers() {
 }
 
 #[test]
+fn a_host_that_comes_back_waits_for_what_it_left_behind() {
+    let target = Target::new();
+    let (admin, io) = target.ready();
+    let (second, _other) = target.ready();
+    let id = admin.controller.shared().id();
+    drop(admin);
+    let again = |name, host_id| {
+        let data = ConnectData::new(host_id, ControllerId::DYNAMIC, &nqn(DISK), &nqn(name));
+        target.registry.connect_admin(Timestamp::ZERO, &connect(0, 32), &data).map(drop)
+    };
+    let refused = again(HOST, HOST_ID).unwrap_err();
+    assert_eq!(refused, ConnectError::Predecessor(id));
+    assert!(!refused.status().dnr(), "it will be possible soon");
+    assert_eq!(again("nqn.2026-01.io.lariat:another", HOST_ID), Ok(()));
+    assert_eq!(again(HOST, HostId([8; 16])), Ok(()));
+    io.storage_is_done();
+    assert_eq!(again(HOST, HOST_ID), Ok(()));
+    // Its other controller never mattered.
+    drop(second);
+}
+
+#[test]
 fn after_a_shutdown_only_a_reset_helps() {
     let target = Target::new();
     let (mut admin, io) = target.ready();
@@ -180,6 +204,24 @@ fn after_a_shutdown_only_a_reset_helps() {
     admin.set_cc(ControllerConfig::default());
     admin.enable();
     assert!(admin.run(AdminCommand::KeepAlive).is_ok());
+}
+
+#[test]
+fn a_discovery_host_that_dies_without_keep_alive_is_given_up() {
+    let target = Target::new();
+    let mut admin = target.admin(Nqn::DISCOVERY, 0);
+    admin.enable();
+    admin.now = seconds(100);
+    admin.run(AdminCommand::identify(Cns::CONTROLLER, Nsid::NONE)).unwrap();
+    admin.now = seconds(120);
+    assert_eq!(admin.poll(), [], "it was there meanwhile");
+    assert_eq!(admin.controller.next_timeout(), seconds(240));
+    admin.now = seconds(240);
+    assert_eq!(admin.poll(), [AdminEvent::Fatal(TerminateReason::KeepAliveExpired)]);
+    // A controller with disks is kept as long as the host wants.
+    let mut admin = target.admin(DISK, 0);
+    admin.enable();
+    assert_eq!(admin.controller.next_timeout(), Timestamp::NEVER);
 }
 
 #[test]

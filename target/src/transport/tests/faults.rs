@@ -179,6 +179,58 @@ fn a_connection_that_dies_keeps_its_buffers_until_the_disk_is_done() {
     rig.check_nothing_leaked();
 }
 
+/// A controller that died with a write in the storage, and its host's next Connect.
+fn reconnect_over_a_slow_disk() -> (Rig, ConnId) {
+    let mut rig = Rig::new();
+    let (admin, cntlid) = rig.controller();
+    let conn = rig.queue(cntlid, 1, 32, 16);
+    rig.storage().held = true;
+    let sgl = rig.memory(conn, 1, vec![1; 512]);
+    let write = rig.write_command(0, 1, sgl);
+    rig.send(conn, &write);
+    rig.settle();
+    assert_eq!(rig.storage().pending.len(), 1);
+    rig.fabric().cut(admin, DisconnectReason::Peer);
+    rig.pass(Duration::from_millis(2));
+    let next = rig.dial(0, 32, 16);
+    let data = Rig::connect_data(ControllerId::DYNAMIC).to_vec();
+    rig.host(next).host.insert(CONNECT_KEY, data);
+    let connect = rig.connect_command(0, 32);
+    rig.send(next, &connect);
+    rig.pass(Duration::from_secs(1));
+    assert!(rig.host(next).responses.is_empty(), "the old write could overtake what comes now");
+    (rig, next)
+}
+
+#[test]
+fn a_host_that_comes_back_is_not_overtaken_by_what_it_sent_before() {
+    let (mut rig, next) = reconnect_over_a_slow_disk();
+    let Armed::Until(look) = rig.reactor.arm(rig.now) else { panic!("nothing to do") };
+    assert!(look <= rig.now + Duration::from_millis(10));
+    rig.storage().held = false;
+    rig.pass(Duration::from_millis(2));
+    assert!(rig.response(next).status().is_success());
+    rig.fabric().cut(next, DisconnectReason::Peer);
+    rig.settle();
+    rig.check_nothing_leaked();
+}
+
+#[test]
+fn a_host_that_comes_back_does_not_wait_for_ever() {
+    let (mut rig, next) = reconnect_over_a_slow_disk();
+    rig.pass(config().connect_timeout / 2);
+    let status = rig.response(next).status();
+    assert!(status.same_code(Status::CONNECT_CONTROLLER_BUSY) && !status.dnr(), "{status}");
+    // One that dies while it waits leaves nothing behind either.
+    let connect = rig.connect_command(0, 32);
+    rig.send(next, &connect);
+    rig.settle();
+    rig.fabric().cut(next, DisconnectReason::Peer);
+    rig.storage().held = false;
+    rig.pass(Duration::from_millis(2));
+    rig.check_nothing_leaked();
+}
+
 #[test]
 fn a_host_that_dies_in_its_connect_leaks_nothing() {
     let mut rig = Rig::new();
@@ -316,6 +368,94 @@ fn a_peer_that_does_not_acknowledge_is_slowed_down_not_cut() {
 }
 
 #[test]
+fn a_peer_that_takes_nothing_is_given_up_with_its_buffers() {
+    let mut rig = Rig::new();
+    let (admin, cntlid) = rig.controller();
+    let (reader, writer) = (rig.queue(cntlid, 1, 128, 16), rig.queue(cntlid, 2, 32, 16));
+    let patience = config().stall_timeout;
+    for conn in [reader, writer] {
+        rig.host(conn).credit = Some(0);
+    }
+    for key in 0..16 {
+        let sgl = rig.memory(reader, key, vec![0; 64 << 10]);
+        let command = rig.read_command(0, 128, sgl);
+        rig.send(reader, &command);
+    }
+    rig.settle();
+    let sgl = rig.memory(writer, 1, vec![0; 512]);
+    let command = rig.write_command(0, 1, sgl);
+    rig.send(writer, &command);
+    rig.settle();
+    assert_eq!(rig.reactor.resources().waiting_for_buffers, 1, "the reader has all of them");
+    let Armed::Until(deadline) = rig.reactor.arm(rig.now) else { panic!("nothing to do") };
+    assert!(deadline <= rig.now + patience);
+    // One response taken counts as progress. (All data goes before the responses.)
+    rig.pass(patience / 2);
+    rig.host(reader).credit = Some(17);
+    rig.settle();
+    rig.pass(patience / 2);
+    assert!(rig.is_there(reader));
+    rig.pass(patience);
+    assert!(!rig.is_there(reader));
+    rig.pass(patience);
+    assert!(!rig.is_there(writer), "its data cannot be fetched");
+    assert!(rig.is_there(admin), "an idle queue is not a stalled one");
+    assert_eq!(rig.reactor.statistics().stalls, 2);
+    let resources = rig.reactor.resources();
+    assert_eq!(resources.buffer_bytes_free, resources.buffer_bytes);
+}
+
+#[test]
+fn io_queues_leave_room_for_admin_queues() {
+    for config in [
+        ReactorConfig { receive_bytes: 2 << 20, ..config() },
+        ReactorConfig { max_requests: 1024, ..config() },
+    ] {
+        let mut rig = Rig::with(config);
+        let size = QueueSize::from_entries(32).unwrap();
+        let request = ConnectRequest::new(Qid(1), size, ControllerId(0)).to_bytes();
+        let mut accepted = 0;
+        loop {
+            let conn = rig.fabric().dial(&request, 16);
+            rig.settle();
+            if rig.host(conn).accepted.is_none() {
+                break;
+            }
+            accepted += 1;
+        }
+        assert!(accepted > 2);
+        rig.controller();
+    }
+}
+
+#[test]
+fn a_turn_that_posts_or_frees_is_not_slept_over() {
+    let mut rig = Rig::new();
+    let (_, cntlid) = rig.controller();
+    let (dead, conn) = (rig.queue(cntlid, 1, 32, 16), rig.queue(cntlid, 2, 32, 16));
+    rig.host(dead).credit = Some(0);
+    for key in 0..16 {
+        let sgl = rig.memory(dead, key, vec![0; 64 << 10]);
+        let command = rig.read_command(0, 128, sgl);
+        rig.send(dead, &command);
+    }
+    rig.settle();
+    let sgl = rig.memory(conn, 1, vec![0; 512]);
+    let write = rig.write_command(0, 1, sgl);
+    rig.send(conn, &write);
+    rig.settle();
+    assert_eq!(rig.reactor.resources().waiting_for_buffers, 1);
+    rig.host(conn).credit = Some(0);
+    // Its end frees the buffers; the turn after that fetches the other's data.
+    rig.fabric().cut(dead, DisconnectReason::Peer);
+    let mut idle_turns = 0;
+    while rig.host(conn).sends.is_empty() {
+        idle_turns += u32::from(!rig.turn());
+        assert_eq!(idle_turns, 0, "it would sleep before the RDMA READ is posted, or just after");
+    }
+}
+
+#[test]
 fn posts_that_fail_end_the_connection() {
     let mut rig = Rig::new();
     let (_, cntlid) = rig.controller();
@@ -348,7 +488,7 @@ fn connections_are_refused_with_the_reason() {
     assert_eq!(refused(&mut rig, &request(1025), 1), RejectStatus::INVALID_HSQSIZE);
     assert_eq!(refused(&mut rig, &request(16), 0), RejectStatus::INVALID_IRD);
     assert_eq!(refused(&mut rig, &request(64), 1), RejectStatus::NO_RESOURCES);
-    rig.dial(1, 32, 1);
+    rig.dial(0, 32, 1);
     assert_eq!(refused(&mut rig, &request(2), 1), RejectStatus::NO_RESOURCES);
     assert_eq!(rig.reactor.statistics().rejected, 5);
     assert_eq!(rig.reactor.statistics().accepted, 1);
