@@ -28,6 +28,9 @@ pub enum IoPlan {
         blocks: u32,
         /// The same in bytes, at most the transfer limit.
         bytes: u32,
+        /// What was written before is to be durable first (a forced read, where there is a
+        /// volatile cache): flush, then read.
+        flush: bool,
     },
     /// Blocks from the host.
     Write {
@@ -115,12 +118,14 @@ pub fn admit(
     }
     let forced = !controller.write_cache_enabled();
     match parsed {
-        IoCommand::Read { nsid, slba, blocks, prinfo, .. } => {
+        IoCommand::Read { nsid, slba, blocks, fua, prinfo, .. } => {
             let namespace = find(subsystem, nsid)?;
             check_protection(prinfo)?;
             let bytes = transfer_bytes(subsystem, namespace, blocks)?;
             let range = check_range(&namespace.geometry, slba, u64::from(blocks))?;
-            Ok(IoPlan::Read { backend: namespace.backend, start: range.start, blocks, bytes })
+            let flush = fua && namespace.geometry.volatile_write_cache;
+            let (backend, start) = (namespace.backend, range.start);
+            Ok(IoPlan::Read { backend, start, blocks, bytes, flush })
         }
         IoCommand::Write { nsid, slba, blocks, fua, prinfo, .. } => {
             let namespace = find(subsystem, nsid)?;

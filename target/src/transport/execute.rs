@@ -285,6 +285,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
                         Role::Io(attachment),
                         Work::Io(IoPlan::FlushAll | IoPlan::Deallocate { .. }),
                     ) => operation(request, attachment, slot).is_some(),
+                    (Role::Io(_), Work::Io(IoPlan::Read { flush: true, .. })) => request.step == 1,
                     _ => false,
                 };
                 if more {
@@ -322,6 +323,7 @@ fn operation(request: &Request, attachment: &IoAttachment, slot: u32) -> Option<
     let Work::Io(plan) = request.work else { return None };
     let buffer = || -> Option<BufferRange> { request.data };
     let (backend, op) = match plan {
+        IoPlan::Read { backend, flush: true, .. } if request.step == 0 => (backend, BlockOp::Flush),
         IoPlan::Read { backend, start, .. } => {
             (backend, BlockOp::Read { start, buffer: buffer()? })
         }

@@ -16,7 +16,7 @@ fn plain_commands_become_plans() {
     let (_admin, io) = Target::new().ready();
     let backend = BackendId(1);
     let read = admit(&io, IoCommand::read(Nsid(1), Lba(10), 8)).unwrap();
-    assert_eq!(read, IoPlan::Read { backend, start: 10, blocks: 8, bytes: 4096 });
+    assert_eq!(read, IoPlan::Read { backend, start: 10, blocks: 8, bytes: 4096, flush: false });
     assert_eq!(read.transfer(), Transfer::ToHost(4096));
     let write = admit(&io, IoCommand::write(Nsid(2), Lba(499), 1)).unwrap();
     let backend = BackendId(2);

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::mock::address_of;
 use super::*;
-use crate::storage::{BlockOp, BlockRange};
+use crate::storage::{BlockOp, BlockRange, StorageError};
 use crate::transport::Stage;
 
 #[test]
@@ -331,4 +331,33 @@ proptest! {
         }
         prop_assert_eq!(rig.reactor.statistics().anomalies, 0);
     }
+}
+
+#[test]
+fn a_forced_read_makes_durable_first_what_it_reads() {
+    let mut rig = Rig::new();
+    let (_, cntlid) = rig.controller();
+    let conn = rig.queue(cntlid, 1, 32, 16);
+    let sgl = rig.memory(conn, 1, vec![0; 512]);
+    let read = IoCommand::Read {
+        nsid: NSID,
+        slba: Lba(3),
+        blocks: 1,
+        fua: true,
+        limited_retry: false,
+        prinfo: ProtectionAction::NONE,
+        access_hints: 0,
+    };
+    let command = read.to_command(rig.next_cid()).unwrap().with_sgl(sgl);
+    rig.send(conn, &command);
+    rig.settle();
+    assert!(rig.response(conn).status().is_success());
+    assert!(matches!(rig.storage().done[..], [BlockOp::Flush, BlockOp::Read { start: 3, .. }]));
+    assert_eq!(rig.host(conn).host[&1], vec![3; 512]);
+    // A flush that fails fails the read.
+    rig.storage().fail = Some(StorageError::Write { errno: 5 });
+    rig.send(conn, &command);
+    rig.settle();
+    assert!(rig.response(conn).status().same_code(Status::WRITE_FAULT));
+    assert_eq!(rig.storage().done.len(), 3);
 }
