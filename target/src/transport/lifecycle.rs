@@ -91,6 +91,11 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         // A part of everything is kept for admin queues: a host with many queues must not keep
         // others from reaching the target at all.
         let share = |all: u64| if agreement.qid.is_admin() { 0 } else { all / ADMIN_SHARE };
+        let kept = share(most as u64);
+        if self.connections.len() as u64 + kept >= most as u64 {
+            tracing::warn!(limit = most, "no connections are left");
+            return Err(none);
+        }
         let slots = self.config.max_requests.saturating_sub(self.slots_promised);
         let kept = share(u64::from(self.config.max_requests));
         if u64::from(slots) < u64::from(agreement.slots) + kept {

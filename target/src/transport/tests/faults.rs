@@ -410,6 +410,7 @@ fn io_queues_leave_room_for_admin_queues() {
     for config in [
         ReactorConfig { receive_bytes: 2 << 20, ..config() },
         ReactorConfig { max_requests: 1024, ..config() },
+        ReactorConfig { max_connections: 8, ..config() },
     ] {
         let mut rig = Rig::with(config);
         let size = QueueSize::from_entries(32).unwrap();
