@@ -40,6 +40,11 @@ impl Binaries {
         Ok(Self { folder: shell::root().join("build/release") })
     }
 
+    /// Where they are.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// `lariat`, the initiator's command line.
     pub(crate) fn lariat(&self, verb: &str, address: &str, rest: &[&str]) -> Command {
         let mut command = Command::new(self.folder.join("lariat"));

@@ -8,6 +8,7 @@ mod bench;
 mod cluster;
 mod demo;
 mod fio_abi;
+mod lab;
 mod lint;
 mod measure;
 mod setup;
@@ -40,6 +41,8 @@ enum Chore {
     Bench(bench::Options),
     /// Print where the fields that the fio engine touches lie, from source trees of fio.
     FioAbi(fio_abi::Options),
+    /// Both of our ends with Linux's own, in a virtual machine with a stock Debian kernel.
+    Lab(lab::Options),
     /// Formatting, clippy, dependency policy, spelling.
     Lint,
     /// Install the Debian packages that the other verbs need.
@@ -63,6 +66,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Sim(options) => test::sim(&options),
         Chore::Bench(options) => bench::run(&options),
         Chore::FioAbi(options) => fio_abi::run(&options),
+        Chore::Lab(options) => lab::run(&options),
         Chore::Lint => lint::run(),
         Chore::Setup => setup::install(setup::EVERYTHING),
     }

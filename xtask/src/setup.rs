@@ -18,6 +18,26 @@ pub(crate) const FIO: Tool = Tool { program: "fio", package: "fio" };
 pub(crate) const TSHARK: Tool = Tool { program: "tshark", package: "tshark" };
 pub(crate) const CC: Tool = Tool { program: "cc", package: "gcc" };
 
+const fn tool(program: &'static str, package: &'static str) -> Tool {
+    Tool { program, package }
+}
+
+/// What `cargo xtask lab` needs, on this machine and in the guest, which has the same files.
+pub(crate) const LAB: &[Tool] = &[
+    CC,
+    FIO,
+    MKE2FS,
+    TSHARK,
+    tool("python3", "python3"),
+    tool("qemu-system-x86_64", "qemu-system-x86"),
+    tool("busybox", "busybox-static"),
+    tool("depmod", "kmod"),
+    tool("file", "file"),
+    tool("ip", "iproute2"),
+    tool("nvme", "nvme-cli"),
+    tool("setsid", "util-linux"),
+];
+
 /// What any of the verbs needs.
 pub(crate) const EVERYTHING: &[Tool] = &[MKE2FS, FIO, TSHARK, CC];
 
