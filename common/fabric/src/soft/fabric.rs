@@ -273,6 +273,17 @@ impl<N: Network> SoftFabric<N> {
     }
 }
 
+/// What it means that the system refused to send.
+fn refused_in_words(to: IpAddr, errno: i32) -> String {
+    let remedy = match errno {
+        libc::EPERM | libc::EACCES => ": a firewall of this machine forbids it (let UDP 4791 pass)",
+        libc::EMSGSIZE => ": the path carries smaller packets than before (connect again)",
+        _ => "",
+    };
+    let error = io::Error::from_raw_os_error(errno);
+    format!("the system refused to send packets to {to}: {error}{remedy}")
+}
+
 #[inline]
 fn tagged(port: usize, conn: ConnId) -> ConnId {
     ConnId((port as u64) << PORT_SHIFT | conn.0 & CONN_MASK)
@@ -524,9 +535,9 @@ impl<N: Network> Fabric for SoftFabric<N> {
     }
 
     fn diagnose(&self, conn: ConnId) -> Option<String> {
-        let (port, _) = self.port_of(conn)?;
+        let (port, conn) = self.port_of(conn)?;
         let local = port.wire.local();
-        (local.port() != UDP_PORT).then(|| {
+        let unusual = (local.port() != UDP_PORT).then(|| {
             format!(
                 "this process speaks from UDP port {}, because port {UDP_PORT} of {} is held by {}; \
                  peers other than Lariat's own soft provider answer to port {UDP_PORT} only: end \
@@ -535,7 +546,14 @@ impl<N: Network> Fabric for SoftFabric<N> {
                 local.ip(),
                 self.network.holder(local.ip()),
             )
-        })
+        });
+        let remote = port.endpoint.remote(conn).ok().map(|remote| remote.ip());
+        let refused = port.wire.refusal().filter(|(to, _)| remote == Some(*to));
+        let refused = refused.map(|(to, errno)| refused_in_words(to, errno));
+        match (refused, unusual) {
+            (Some(refused), Some(unusual)) => Some(format!("{refused}; {unusual}")),
+            (refused, unusual) => refused.or(unusual),
+        }
     }
 
     fn counters(&self) -> FabricCounters {
@@ -559,5 +577,20 @@ impl<N: Network> Fabric for SoftFabric<N> {
             sum.congestion_marks += own.congestion_marks;
         }
         sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::refused_in_words;
+
+    #[test]
+    fn refusals_say_what_to_do() {
+        let to = core::net::IpAddr::from([192, 0, 2, 7]);
+        for (errno, remedy) in [(libc::EPERM, "firewall"), (libc::EMSGSIZE, "connect again")] {
+            let words = refused_in_words(to, errno);
+            assert!(words.contains("192.0.2.7") && words.contains(remedy), "{words}");
+        }
+        assert!(!refused_in_words(to, libc::ENETUNREACH).contains("firewall"));
     }
 }

@@ -168,6 +168,11 @@ pub trait Wire {
         u32::MAX
     }
 
+    /// Which packet the system refused to send last, and why: to whom it was, the error number.
+    fn refusal(&self) -> Option<(IpAddr, i32)> {
+        None
+    }
+
     /// Sends packets in order and says how many are dealt with (sent, or lost as a network may
     /// lose them). The others find no room now and should be offered again.
     fn transmit(

@@ -320,6 +320,10 @@ impl Wire for UdpWire {
         socket::receive_buffer_bytes(&self.socket).map_or(u32::MAX, |bytes| bytes / 4)
     }
 
+    fn refusal(&self) -> Option<(IpAddr, i32)> {
+        self.sender.refusal
+    }
+
     fn transmit(
         &mut self,
         _now: Timestamp,

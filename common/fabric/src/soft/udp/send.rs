@@ -5,7 +5,7 @@
 //! Headers, pads, ICRCs and small payloads are written one behind the other into a scratch buffer,
 //! so that a message without large payloads is a single piece for the kernel.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::ptr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -57,6 +57,8 @@ struct Message {
 pub(super) struct Sender {
     flows: FlowCache,
     segmentation: bool,
+    /// To whom the system last refused to send, and why.
+    pub(super) refusal: Option<(IpAddr, i32)>,
     /// Never reallocated: pieces point into it.
     scratch: Box<[u8]>,
     used: usize,
@@ -82,6 +84,7 @@ impl Sender {
         Self {
             flows: FlowCache::new(local, Direction::Out),
             segmentation,
+            refusal: None,
             scratch: vec![0; SCRATCH_BYTES].into(),
             used: 0,
             pieces: Vec::with_capacity(PIECES),
@@ -131,6 +134,8 @@ impl Sender {
                         // A full device queue, a route that is gone, a packet too large for it, a
                         // firewall: lost, as the network may lose it. The transport sends again.
                         tracing::debug!(%error, "send");
+                        let name = self.names.get(first).and_then(SockAddr::as_socket);
+                        self.refusal = name.map(|to| to.ip()).zip(error.raw_os_error());
                         counters.send_failures += message.packets as u64;
                         done = message.end;
                         first += 1;

@@ -186,6 +186,9 @@ fn garbage_is_counted_and_memory_that_is_gone_is_not_sent() {
     assert_eq!(got, [0, 3, 6]);
     assert_eq!((to.counters.malformed, to.counters.bad_icrc), (1, 1));
     assert_eq!((from.counters.packets_sent, from.counters.send_failures), (3, 4));
+    // The system's word on a packet is kept, for error messages.
+    assert_eq!(from.wire.refusal(), Some(("127.90.3.99".parse().unwrap(), libc::EINVAL)));
+    assert_eq!(to.wire.refusal(), None);
 }
 
 #[test]
