@@ -323,3 +323,29 @@ fn nobody_there() {
     assert!(start.elapsed() < Duration::from_millis(1200), "{:?}", start.elapsed());
     assert!(error.to_string().contains("is the target running"), "{error}");
 }
+
+/// IPv6 has one loopback address. Where somebody else holds its well-known port, a peer that is not
+/// ours answers there and not to us: the error says who that is and what to do.
+#[test]
+fn silence_beside_a_taken_port_is_explained() {
+    let start = Instant::now();
+    let _holder = loop {
+        match std::net::UdpSocket::bind("[::1]:4791") {
+            Ok(socket) => break socket,
+            Err(error) => assert!(start.elapsed() < Duration::from_secs(20), "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let subsystem = Nqn::parse(SUBSYSTEM).unwrap();
+    let mut options = ConnectOptions::new("[::1]:4420".parse().unwrap(), subsystem);
+    options.connect_timeout = Duration::from_millis(300);
+    let error = Controller::connect(options).err().unwrap();
+    let mut words = String::new();
+    let mut next: Option<&dyn std::error::Error> = Some(&error);
+    while let Some(error) = next {
+        words = format!("{words}{error}\n");
+        next = error.source();
+    }
+    let own = format!("4791 of ::1 is held by process {}", std::process::id());
+    assert!(words.contains("no answer") && words.contains(&own), "{words}");
+}

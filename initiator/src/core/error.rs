@@ -53,6 +53,10 @@ impl Stage {
     }
 }
 
+fn advice_words(advice: Option<&str>) -> String {
+    advice.map(|advice| format!("; {advice}")).unwrap_or_default()
+}
+
 /// A queue or a controller did not come up.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -91,7 +95,7 @@ pub enum ConnectError {
         errno: i32,
     },
     /// No answer in time.
-    #[error("{remote} gave no answer within {waited:.1?} ({stage}); {}", .stage.hint())]
+    #[error("{remote} gave no answer within {waited:.1?} ({stage}); {}{}", .stage.hint(), advice_words(.advice.as_deref()))]
     TimedOut {
         /// The target's address.
         remote: SocketAddr,
@@ -99,6 +103,8 @@ pub enum ConnectError {
         stage: Stage,
         /// How long was waited.
         waited: Duration,
+        /// What the provider knows of it: who holds the well-known port, say.
+        advice: Option<String>,
     },
     /// The connection ended before it was of use.
     #[error("the connection to {remote} was lost during {stage}: {reason}")]

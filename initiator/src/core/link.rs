@@ -208,7 +208,7 @@ impl Link {
                 self.established(now, fabric, &private_data);
             }
             CmEvent::ConnectFailed { failure, .. } => {
-                let error = self.explain(failure);
+                let error = self.explain(fabric, failure);
                 self.fail(now, fabric, error);
             }
             CmEvent::Disconnected { reason, .. } => {
@@ -413,6 +413,7 @@ impl Link {
                     remote: self.config.remote,
                     stage: self.stage(),
                     waited: now.since(self.started),
+                    advice: self.conn().and_then(|conn| fabric.diagnose(conn)),
                 };
                 self.fail(now, fabric, error);
             }
@@ -467,7 +468,7 @@ impl Link {
         }
     }
 
-    fn explain(&self, failure: ConnectFailure) -> ConnectError {
+    fn explain<F: Fabric + ?Sized>(&self, fabric: &F, failure: ConnectFailure) -> ConnectError {
         let remote = self.config.remote;
         match failure {
             ConnectFailure::Rejected { reason, private_data } => ConnectError::Rejected {
@@ -480,7 +481,8 @@ impl Link {
                     .map(|reject| reject.status),
             },
             ConnectFailure::Timeout { waited } => {
-                ConnectError::TimedOut { remote, stage: self.stage(), waited }
+                let advice = self.conn().and_then(|conn| fabric.diagnose(conn));
+                ConnectError::TimedOut { remote, stage: self.stage(), waited, advice }
             }
             ConnectFailure::Unreachable { errno } => ConnectError::Unreachable { remote, errno },
         }
