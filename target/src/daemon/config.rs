@@ -96,6 +96,11 @@ pub struct TargetConfig {
     pub receive_bytes: usize,
     /// How long a clean stop may take.
     pub shutdown_timeout: Duration,
+    /// How long a silent host may keep buffers that others wait for; zero: as long as the transport
+    /// allows.
+    pub starve_timeout: Duration,
+    /// After how much idle time a host without keep alive is asked whether it is there; zero: never.
+    pub idle_probe: Duration,
     /// What hosts are granted.
     pub limits: Limits,
     /// Log filter, unless the command line or RUST_LOG says otherwise.
@@ -433,6 +438,8 @@ fn read_target(mut section: Section<'_>) -> Result<TargetConfig, ConfigError> {
     let buffers_mib = section.number("buffers_mib", 1..=1023_u32)?.unwrap_or(32);
     let receive_mib = section.number("receive_mib", 1..=1024_u32)?.unwrap_or(32);
     let shutdown_s = section.number("shutdown_timeout_s", 1..=3600_u64)?.unwrap_or(10);
+    let starve_s = section.number("starve_timeout_s", 0..=3600_u64)?.unwrap_or(3);
+    let probe_s = section.number("idle_probe_s", 0..=86_400_u64)?.unwrap_or(30);
     let depth = section.number("max_queue_depth", 2..=1024_u16)?;
     let mdts_kib = section.number("mdts_kib", 8..=8192_u32)?.unwrap_or(standard.mdts_bytes >> 10);
     if !mdts_kib.is_power_of_two() {
@@ -466,6 +473,8 @@ fn read_target(mut section: Section<'_>) -> Result<TargetConfig, ConfigError> {
         buffers_bytes: buffers_mib << 20,
         receive_bytes: (receive_mib as usize) << 20,
         shutdown_timeout: Duration::from_secs(shutdown_s),
+        starve_timeout: Duration::from_secs(starve_s),
+        idle_probe: Duration::from_secs(probe_s),
         limits,
         log,
     })

@@ -417,6 +417,8 @@ fn prepare(seat: Seat) -> Result<Sleeper<SoftFabric<UdpNetwork>>, RunError> {
         data_bytes: seat.target.buffers_bytes,
         receive_bytes: seat.target.receive_bytes,
         drain_timeout: seat.target.shutdown_timeout,
+        starve_timeout: seat.target.starve_timeout,
+        idle_probe: seat.target.idle_probe,
         ..ReactorConfig::default()
     };
     let mut reactor = Reactor::new(seat.fabric, storage, seat.registry, config)

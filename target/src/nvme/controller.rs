@@ -404,6 +404,12 @@ impl AdminController {
         }
     }
 
+    /// Whether the host has to show by commands that it is still there (NVMe Base 2.1, 3.9).
+    #[must_use]
+    pub fn has_keep_alive(&self) -> bool {
+        self.features.keep_alive_ms() != 0
+    }
+
     /// When `poll` has something to do at the latest; [`Timestamp::NEVER`] for never,
     /// [`Timestamp::ZERO`] for at once.
     #[must_use]

@@ -1,15 +1,17 @@
 //! The reactor's data buffers: one memory, registered once with the fabric and once with the
 //! storage, cut by a buddy allocator into power-of-two pieces from 4 KiB to the largest transfer.
 //!
-//! A part is set aside for admin and connect commands, which data can never take. Who finds no
-//! room waits in the order of asking. Called by the reactor only; calls nothing but
-//! `lariat_fabric::Memory`. Nothing is allocated after construction but growth of the waiting list.
+//! A part is set aside for admin and connect commands, which data can never take. Who may take how
+//! much, and who is next when there is too little, is `share`'s matter. Called by the reactor only;
+//! calls `share` and `lariat_fabric::Memory`. Nothing is allocated for a request.
 
-use std::collections::VecDeque;
+use core::net::IpAddr;
 use std::io;
 use std::sync::Arc;
 
-use lariat_fabric::Memory;
+use lariat_fabric::{Memory, Timestamp};
+
+use super::share::{Shares, Verdict, Waiter};
 
 /// The smallest piece in bytes: a page, so that every piece can be read and written by `O_DIRECT`.
 pub(super) const UNIT_BYTES: u32 = 4096;
@@ -31,6 +33,23 @@ pub(super) enum Class {
     Data,
 }
 
+impl Class {
+    /// Both, the more urgent one first.
+    const ALL: [Self; 2] = [Self::Admin, Self::Data];
+
+    pub(super) const fn index(self) -> usize {
+        match self {
+            Self::Admin => 0,
+            Self::Data => 1,
+        }
+    }
+}
+
+/// Index of the part that only admin commands get, in what `share` accounts for.
+const RESERVE: usize = 0;
+/// Index of the part for everybody.
+const DATA: usize = 1;
+
 /// A piece of the pool. Deliberately not `Clone`: whoever has it owns the bytes, and
 /// [`BufferPool::release`] takes it back.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,6 +58,8 @@ pub(super) struct Buffer {
     unit: u32,
     order: u8,
     reserve: bool,
+    /// The connection that it was lent to.
+    connection: u32,
 }
 
 impl Buffer {
@@ -54,15 +75,6 @@ impl Buffer {
     pub(super) fn capacity(&self) -> u32 {
         UNIT_BYTES << self.order
     }
-}
-
-/// Somebody waiting for a buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Waiter {
-    /// The request's slot.
-    pub(super) slot: u32,
-    /// What it needs, in bytes.
-    pub(super) bytes: u32,
 }
 
 /// Sizes of a pool.
@@ -83,8 +95,9 @@ pub(super) struct BufferPool {
     reserve: Buddy,
     data: Buddy,
     max_buffer_bytes: u32,
-    waiting_admin: VecDeque<Waiter>,
-    waiting_data: VecDeque<Waiter>,
+    shares: Shares,
+    /// Something changed since nobody could be served.
+    changed: bool,
 }
 
 impl BufferPool {
@@ -114,8 +127,8 @@ impl BufferPool {
             reserve: Buddy::new(data_units, reserve_units, orders),
             data: Buddy::new(0, data_units, orders),
             max_buffer_bytes: largest,
-            waiting_admin: VecDeque::new(),
-            waiting_data: VecDeque::new(),
+            shares: Shares::default(),
+            changed: false,
         })
     }
 
@@ -131,70 +144,143 @@ impl BufferPool {
         self.max_buffer_bytes
     }
 
-    /// Takes a buffer, unless there is none or others of the same class wait already.
-    /// `None` also for more than [`Self::max_buffer_bytes`], which no waiting would help.
-    pub(super) fn take(&mut self, class: Class, bytes: u32) -> Option<Buffer> {
-        let queue = match class {
-            Class::Admin => &self.waiting_admin,
-            Class::Data => &self.waiting_data,
-        };
-        if queue.is_empty() { self.cut(class, bytes) } else { None }
+    /// A connection that can have so many requests, most of them of one class, may take buffers
+    /// from now on.
+    pub(super) fn join(&mut self, connection: u32, address: IpAddr, class: Class, requests: u32) {
+        self.shares.join(connection, address, class, requests);
     }
 
-    fn cut(&mut self, class: Class, bytes: u32) -> Option<Buffer> {
-        if bytes > self.max_buffer_bytes {
+    /// A connection that has given everything back is no more.
+    pub(super) fn leave(&mut self, connection: u32) {
+        self.shares.leave(connection);
+        self.changed = true;
+    }
+
+    /// Forgets who waits of a connection.
+    pub(super) fn forget(&mut self, connection: u32) {
+        self.shares.forget(connection);
+        self.changed = true;
+    }
+
+    /// Lets a connection take nothing until further notice, or lets it again.
+    pub(super) fn bar(&mut self, connection: u32, barred: bool) {
+        self.changed |= self.shares.bar(connection, barred);
+    }
+
+    /// Takes a buffer, unless there is none, the connection has its share, or others of the same
+    /// class wait already. `None` also for more than [`Self::max_buffer_bytes`], which no waiting
+    /// would help.
+    pub(super) fn take(&mut self, connection: u32, class: Class, bytes: u32) -> Option<Buffer> {
+        if self.shares.must_wait(connection, class) {
             return None;
         }
+        self.cut(connection, class, bytes).ok().flatten()
+    }
+
+    /// `Ok(None)` if there is no piece, although the connection may have one.
+    fn cut(
+        &mut self,
+        connection: u32,
+        class: Class,
+        bytes: u32,
+    ) -> Result<Option<Buffer>, Verdict> {
+        if bytes > self.max_buffer_bytes {
+            return Ok(None);
+        }
         let order = order_of(bytes);
-        let from_reserve = match class {
-            Class::Admin => self.reserve.take(order),
-            Class::Data => None,
-        };
-        match from_reserve {
-            Some(unit) => Some(Buffer { unit, order, reserve: true }),
-            None => self.data.take(order).map(|unit| Buffer { unit, order, reserve: false }),
+        let units = 1 << order;
+        if class == Class::Admin {
+            let free = self.reserve.free_units;
+            if self.shares.may_take(connection, RESERVE, units, free) == Verdict::May
+                && let Some(unit) = self.reserve.take(order)
+            {
+                self.shares.took(connection, RESERVE, units);
+                return Ok(Some(Buffer { unit, order, reserve: true, connection }));
+            }
+        }
+        match self.shares.may_take(connection, DATA, units, self.data.free_units) {
+            Verdict::May => Ok(self.data.take(order).map(|unit| {
+                self.shares.took(connection, DATA, units);
+                Buffer { unit, order, reserve: false, connection }
+            })),
+            verdict => Err(verdict),
         }
     }
 
-    /// Puts a request behind those that wait already.
-    pub(super) fn wait(&mut self, class: Class, waiter: Waiter) {
-        match class {
-            Class::Admin => self.waiting_admin.push_back(waiter),
-            Class::Data => self.waiting_data.push_back(waiter),
-        }
+    /// Puts a request behind those of its connection that wait already.
+    pub(super) fn wait(&mut self, connection: u32, waiter: Waiter) {
+        self.shares.wait(connection, waiter);
+        self.changed = true;
     }
 
-    /// The next waiter that can be served, admin first, each class in its order.
+    /// The next waiter that can be served, admin commands first.
     pub(super) fn grant(&mut self) -> Option<(Waiter, Buffer)> {
-        if let Some(&waiter) = self.waiting_admin.front()
-            && let Some(buffer) = self.cut(Class::Admin, waiter.bytes)
-        {
-            self.waiting_admin.pop_front();
-            return Some((waiter, buffer));
+        if !self.changed {
+            return None;
         }
-        let &waiter = self.waiting_data.front()?;
-        let buffer = self.cut(Class::Data, waiter.bytes)?;
-        self.waiting_data.pop_front();
-        Some((waiter, buffer))
+        for class in Class::ALL {
+            for _ in 0..self.shares.hosts_waiting(class) {
+                match self.grant_host(class) {
+                    Ok(Some(granted)) => return Some(granted),
+                    // It may have a piece, but there is none: its turn stands.
+                    Ok(None) => break,
+                    Err(HasEnough) => self.shares.pass_host(class),
+                }
+            }
+        }
+        self.changed = false;
+        None
     }
 
-    /// Forgets the waiters that `keep` does not want, because their connection is gone.
-    pub(super) fn retain_waiters(&mut self, keep: impl Fn(u32) -> bool) {
-        self.waiting_admin.retain(|waiter| keep(waiter.slot));
-        self.waiting_data.retain(|waiter| keep(waiter.slot));
+    /// Serves the host whose turn it is.
+    fn grant_host(&mut self, class: Class) -> Result<Option<(Waiter, Buffer)>, HasEnough> {
+        for _ in 0..self.shares.connections_waiting(class) {
+            let Some((connection, waiter)) = self.shares.first(class) else { break };
+            match self.cut(connection, class, waiter.bytes) {
+                Ok(None) => return Ok(None),
+                Ok(Some(buffer)) => {
+                    self.shares.served(class);
+                    return Ok(Some((waiter, buffer)));
+                }
+                Err(Verdict::ConnectionHasEnough) => self.shares.pass_connection(class),
+                Err(_) => return Err(HasEnough),
+            }
+        }
+        Err(HasEnough)
+    }
+
+    /// Whether [`Self::grant`] has to be asked again.
+    #[must_use]
+    pub(super) fn may_grant(&self) -> bool {
+        self.changed && self.shares.waiting() > 0
     }
 
     /// Takes a buffer back.
     #[expect(clippy::needless_pass_by_value, reason = "giving back is giving up")]
     pub(super) fn release(&mut self, buffer: Buffer) {
-        let from = if buffer.reserve { &mut self.reserve } else { &mut self.data };
+        let (from, part) =
+            if buffer.reserve { (&mut self.reserve, RESERVE) } else { (&mut self.data, DATA) };
         from.release(buffer.unit, buffer.order);
+        self.shares.gave(buffer.connection, part, 1 << buffer.order);
+        self.changed = true;
     }
 
     /// How many requests wait.
     #[must_use]
     pub(super) fn waiting(&self) -> usize {
-        self.waiting_admin.len() + self.waiting_data.len()
+        self.shares.waiting()
+    }
+
+    /// Since when somebody waits who may have a buffer; [`Timestamp::NEVER`] if nobody does.
+    #[must_use]
+    pub(super) fn waiting_since(&self) -> Timestamp {
+        if self.waiting() == 0 { Timestamp::NEVER } else { self.shares.waiting_since() }
+    }
+
+    /// Whether a connection has a buffer.
+    #[must_use]
+    pub(super) fn holds(&self, connection: u32) -> bool {
+        self.shares.holds(connection)
     }
 
     /// Bytes that are not lent, reserve included.
@@ -209,6 +295,9 @@ impl BufferPool {
         u64::from(self.reserve.units() + self.data.units()) * u64::from(UNIT_BYTES)
     }
 }
+
+/// A host has its share.
+struct HasEnough;
 
 /// The order of the smallest piece that holds `bytes`.
 fn order_of(bytes: u32) -> u8 {
@@ -357,139 +446,4 @@ impl Buddy {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn pool(data_kib: u32, reserve_kib: u32, max_kib: u32) -> BufferPool {
-        BufferPool::new(&PoolConfig {
-            data_bytes: data_kib << 10,
-            reserve_bytes: reserve_kib << 10,
-            max_buffer_bytes: max_kib << 10,
-        })
-        .unwrap()
-    }
-
-    #[test]
-    fn data_cannot_take_the_reserve() {
-        let mut pool = pool(16, 8, 16);
-        let all: Vec<_> = std::iter::from_fn(|| pool.take(Class::Data, 4096)).collect();
-        assert_eq!(all.len(), 4);
-        let admin = pool.take(Class::Admin, 1024).unwrap();
-        assert_eq!(admin.capacity(), 4096);
-        assert!(admin.offset() >= 16 << 10);
-        pool.release(admin);
-        for buffer in all {
-            pool.release(buffer);
-        }
-        assert_eq!(pool.free_bytes(), pool.total_bytes());
-    }
-
-    #[test]
-    fn admin_takes_data_space_when_the_reserve_is_short() {
-        let mut pool = pool(64, 64, 64);
-        let reserve = pool.take(Class::Admin, 65_536).unwrap();
-        let large = pool.take(Class::Admin, 65_536).unwrap();
-        assert_eq!((large.offset(), large.capacity()), (0, 65_536));
-        pool.release(large);
-        pool.release(reserve);
-    }
-
-    #[test]
-    fn the_largest_admin_command_never_needs_data_space() {
-        let mut pool = pool(64, 4, 64);
-        let data: Vec<_> = std::iter::from_fn(|| pool.take(Class::Data, 4096)).collect();
-        assert_eq!(data.len(), 16);
-        let large = pool.take(Class::Admin, 65_536).unwrap();
-        pool.wait(Class::Admin, Waiter { slot: 1, bytes: 65_536 });
-        pool.wait(Class::Admin, Waiter { slot: 2, bytes: 1024 });
-        pool.release(large);
-        let (waiter, large) = pool.grant().unwrap();
-        assert_eq!(waiter.slot, 1);
-        pool.release(large);
-        assert_eq!(pool.grant().map(|(waiter, _)| waiter.slot), Some(2));
-        drop(data);
-    }
-
-    #[test]
-    fn waiting_is_in_order_even_for_small_requests() {
-        let mut pool = pool(16, 4, 16);
-        let first = pool.take(Class::Data, 16_384).unwrap();
-        pool.wait(Class::Data, Waiter { slot: 1, bytes: 16_384 });
-        pool.wait(Class::Data, Waiter { slot: 2, bytes: 4096 });
-        assert!(pool.grant().is_none());
-        pool.release(first);
-        // Room is there, but not for those who come later.
-        assert!(pool.take(Class::Data, 4096).is_none());
-        let (waiter, buffer) = pool.grant().unwrap();
-        assert_eq!(waiter.slot, 1);
-        assert!(pool.grant().is_none());
-        pool.release(buffer);
-        let (waiter, buffer) = pool.grant().unwrap();
-        assert_eq!(waiter.slot, 2);
-        pool.release(buffer);
-        assert_eq!(pool.waiting(), 0);
-    }
-
-    #[test]
-    fn a_waiting_admin_command_goes_first_and_can_be_cancelled() {
-        let mut pool = pool(4, 4, 4);
-        let data = pool.take(Class::Data, 1).unwrap();
-        let admin = pool.take(Class::Admin, 1).unwrap();
-        for slot in 0..2 {
-            pool.wait(Class::Data, Waiter { slot, bytes: 1 });
-            pool.wait(Class::Admin, Waiter { slot: 10 + slot, bytes: 1 });
-        }
-        pool.retain_waiters(|slot| slot != 10);
-        pool.release(data);
-        let (waiter, data) = pool.grant().unwrap();
-        assert_eq!(waiter.slot, 11);
-        pool.release(admin);
-        // The reserve is free again, but a data request does not get it.
-        assert!(pool.grant().is_none());
-        pool.release(data);
-        assert_eq!(pool.grant().map(|(waiter, _)| waiter.slot), Some(0));
-    }
-
-    #[test]
-    fn too_large_is_never_granted() {
-        let mut pool = pool(64, 0, 16);
-        assert_eq!(pool.max_buffer_bytes(), 16 << 10);
-        assert!(pool.take(Class::Data, (16 << 10) + 1).is_none());
-    }
-
-    proptest! {
-        #[test]
-        fn pieces_never_overlap_and_all_comes_back(
-            data_kib in 64u32..300,
-            steps in prop::collection::vec((any::<bool>(), 1u32..=65_536, any::<prop::sample::Index>()), 1..200),
-        ) {
-            let mut pool = pool(data_kib, 8, 64);
-            let mut held: Vec<Buffer> = Vec::new();
-            for (take, bytes, index) in steps {
-                if take {
-                    if let Some(buffer) = pool.take(Class::Data, bytes) {
-                        prop_assert!(buffer.capacity() >= bytes);
-                        prop_assert_eq!(buffer.offset() % u64::from(UNIT_BYTES), 0);
-                        let end = buffer.offset() + u64::from(buffer.capacity());
-                        prop_assert!(end <= u64::from(data_kib.div_ceil(4)) * 4096);
-                        for other in &held {
-                            let other_end = other.offset() + u64::from(other.capacity());
-                            prop_assert!(end <= other.offset() || other_end <= buffer.offset());
-                        }
-                        held.push(buffer);
-                    }
-                } else if !held.is_empty() {
-                    pool.release(held.swap_remove(index.index(held.len())));
-                }
-            }
-            for buffer in held {
-                pool.release(buffer);
-            }
-            prop_assert_eq!(pool.free_bytes(), pool.total_bytes());
-            // Everything merges again: the largest piece can be had.
-            prop_assert!(pool.take(Class::Data, 65_536).is_some());
-        }
-    }
-}
+mod tests;

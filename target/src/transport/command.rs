@@ -6,11 +6,12 @@ use lariat_fabric::{Fabric, Memory, Timestamp};
 use lariat_wire::nvme::fabrics::CONNECT_DATA_BYTES;
 use lariat_wire::nvme::{COMMAND_BYTES, Command, Status};
 
-use super::buffer::{Buffer, Class, Waiter};
+use super::buffer::{Buffer, Class};
 use super::connection::{CAPSULE_BYTES, Capsule, Role};
 use super::reactor::{POOL_MEMORY, RECEIVE_MEMORY, Reactor, key_of};
 use super::request::{Request, State, Work};
 use super::sgl::{self, HostMemory};
+use super::share::Waiter;
 use crate::nvme::{ConnectCommand, IoPlan, Transfer};
 use crate::storage::{BufferRange, Storage};
 
@@ -162,12 +163,12 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             self.run(now, slot);
             return Ok(());
         }
-        match self.pool.take(class, bytes) {
+        match self.pool.take(key, class, bytes) {
             Some(buffer) => self.use_buffer(now, slot, buffer),
             None => {
                 self.stats.buffer_waits += 1;
                 self.advance(now, slot, State::AwaitBuffer);
-                self.pool.wait(class, Waiter { slot, bytes });
+                self.pool.wait(key, Waiter { slot, bytes, class, since: now });
             }
         }
         Ok(())

@@ -13,6 +13,7 @@ use lariat_wire::nvme::{COMMAND_BYTES, CommandId, Qid};
 use lariat_wire::rdma_cm::{ConnectRequest, RejectStatus};
 
 use super::arena::Piece;
+use super::buffer::Class;
 use super::wr_id::WrId;
 use crate::nvme::registry::ADMIN_QUEUE_ENTRIES;
 use crate::nvme::{AdminController, IoAttachment, Limits};
@@ -50,9 +51,15 @@ pub(super) struct Agreement {
 
 impl Agreement {
     /// Work requests of the send queue: at most two of a request are posted at a time (RDMA WRITE
-    /// and response; or an RDMA READ, which ends before the response starts).
+    /// and response; or an RDMA READ, which ends before the response starts), and on an admin
+    /// queue a probe.
     pub(super) const fn max_send(&self) -> u32 {
-        self.slots * 2
+        self.slots * 2 + if self.qid.is_admin() { 1 } else { 0 }
+    }
+
+    /// What its commands want buffers for.
+    pub(super) const fn class(&self) -> Class {
+        if self.qid.is_admin() { Class::Admin } else { Class::Data }
     }
 
     /// Checks a host's request (RDMA transport 1.1, 5.2).
@@ -91,7 +98,8 @@ impl Agreement {
             return Err(RejectStatus::INVALID_IRD);
         }
         let receives = entries + SPARE_RECEIVES;
-        let slots = (entries + entries.clamp(16, 128)).min(device.max_queue_depth / 2);
+        let slots = (entries + entries.clamp(16, 128))
+            .min((device.max_queue_depth - u32::from(is_admin)) / 2);
         if receives > device.max_queue_depth || slots <= entries {
             return Err(RejectStatus::NO_RESOURCES);
         }
@@ -235,6 +243,42 @@ impl CommandIds {
     }
 }
 
+/// What the peer has to acknowledge: signalled work requests that are posted and not complete.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wire {
+    in_flight: u32,
+    /// When the last one ended, or the first one was posted after a pause.
+    since: Timestamp,
+}
+
+impl Wire {
+    const fn new(now: Timestamp) -> Self {
+        Self { in_flight: 0, since: now }
+    }
+
+    pub(super) fn posted(&mut self, now: Timestamp) {
+        if self.in_flight == 0 {
+            self.since = now;
+        }
+        self.in_flight += 1;
+    }
+
+    pub(super) fn ended(&mut self, now: Timestamp) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.since = now;
+    }
+
+    /// Since when the peer owes an acknowledgement without giving any.
+    pub(super) fn stalled_since(&self) -> Option<Timestamp> {
+        (self.in_flight > 0).then_some(self.since)
+    }
+
+    /// Since when nothing is under way.
+    pub(super) fn idle_since(&self) -> Option<Timestamp> {
+        (self.in_flight == 0).then_some(self.since)
+    }
+}
+
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -260,10 +304,6 @@ pub(super) struct Connection {
     pub(super) reads_in_flight: u8,
     /// RDMA READs that may be in flight.
     pub(super) read_depth: u8,
-    /// RDMA READs and responses posted and not completed.
-    posted: u32,
-    /// When the peer last let one of them complete, or the first of them was posted.
-    progress: Timestamp,
     /// Operations that the storage has.
     pub(super) in_storage: u32,
     /// Capsules not looked at yet.
@@ -272,6 +312,10 @@ pub(super) struct Connection {
     pub(super) listed: bool,
     /// When a Fabrics Connect has to have succeeded.
     pub(super) connect_deadline: Timestamp,
+    /// What the peer has to acknowledge.
+    pub(super) wire: Wire,
+    /// Whether the peer is to be asked if it is there, with this turn's batch.
+    pub(super) probe_due: bool,
     cids: CommandIds,
     outstanding: u32,
     queue_entries: u32,
@@ -284,7 +328,8 @@ impl Connection {
         id: ConnId,
         agreement: Agreement,
         receives: Receives,
-        connect_deadline: Timestamp,
+        now: Timestamp,
+        connect_timeout: Duration,
     ) -> Self {
         // Everything at its largest, so that no command allocates.
         Self {
@@ -299,12 +344,12 @@ impl Connection {
             read_queue: VecDeque::with_capacity(agreement.slots as usize),
             reads_in_flight: 0,
             read_depth: agreement.initiator_depth,
-            posted: 0,
-            progress: Timestamp::ZERO,
             in_storage: 0,
             parked: VecDeque::new(),
             listed: false,
-            connect_deadline,
+            connect_deadline: now + connect_timeout,
+            wire: Wire::new(now),
+            probe_due: false,
             cids: CommandIds::new(),
             outstanding: 0,
             queue_entries: agreement.entries,
@@ -315,6 +360,19 @@ impl Connection {
 
     pub(super) fn is_live(&self) -> bool {
         self.phase == Phase::Live
+    }
+
+    /// When the peer is to be asked whether it is there: it has been silent for so long, and
+    /// nothing else would notice that it is gone.
+    pub(super) fn probe_at(&self, interval: Duration) -> Timestamp {
+        match (&self.role, self.wire.idle_since()) {
+            (Role::Admin(controller), Some(since))
+                if !interval.is_zero() && !controller.has_keep_alive() =>
+            {
+                since + interval
+            }
+            _ => Timestamp::NEVER,
+        }
     }
 
     /// Whether another request may take a slot.
@@ -376,24 +434,10 @@ impl Connection {
         }
     }
 
-    /// Counts an RDMA READ or a response that is given to the fabric.
-    pub(super) fn count_posted(&mut self, now: Timestamp) {
-        if self.posted == 0 {
-            self.progress = now;
-        }
-        self.posted += 1;
-    }
-
-    /// Counts one that the fabric completed.
-    pub(super) fn count_completed(&mut self, now: Timestamp) {
-        self.posted = self.posted.saturating_sub(1);
-        self.progress = now;
-    }
-
     /// When the peer will have held up what is posted for `patience`; [`Timestamp::NEVER`] if
     /// nothing is posted.
     pub(super) fn stalled_at(&self, patience: Duration) -> Timestamp {
-        if self.posted == 0 { Timestamp::NEVER } else { self.progress + patience }
+        self.wire.stalled_since().map_or(Timestamp::NEVER, |since| since + patience)
     }
 
     /// A receive buffer is free again; it is posted with this turn's batch, before any response.
@@ -403,139 +447,4 @@ impl Connection {
 }
 
 #[cfg(test)]
-mod tests {
-    use lariat_wire::nvme::{ControllerId, QueueSize};
-
-    use super::super::arena::Arena;
-    use super::*;
-
-    fn device() -> DeviceLimits {
-        DeviceLimits {
-            max_queue_depth: 4096,
-            max_sge: 2,
-            max_initiator_depth: 16,
-            max_responder_resources: 16,
-            send_with_invalidate: true,
-            read_sink_needs_remote_write: false,
-            max_message_bytes: 1 << 30,
-        }
-    }
-
-    fn request(qid: u16, entries: u32) -> [u8; 32] {
-        let size = QueueSize::from_entries(entries).unwrap();
-        ConnectRequest::new(Qid(qid), size, ControllerId(1)).to_bytes()
-    }
-
-    fn agree(private_data: &[u8]) -> Result<Agreement, RejectStatus> {
-        Agreement::new(private_data, (16, 4), &Limits::default(), &device(), 16)
-    }
-
-    #[test]
-    fn requests_that_cannot_be_met_are_refused() {
-        assert_eq!(agree(&[0; 8]), Err(RejectStatus::INVALID_LENGTH));
-        let mut other_format = request(1, 32);
-        other_format[0] = 1;
-        assert_eq!(agree(&other_format), Err(RejectStatus::INVALID_RECORD_FORMAT));
-        assert_eq!(agree(&request(65, 32)), Err(RejectStatus::INVALID_QID));
-        assert_eq!(agree(&request(1, 130)), Err(RejectStatus::INVALID_HSQSIZE));
-        assert_eq!(agree(&request(1, 1)), Err(RejectStatus::INVALID_HSQSIZE));
-        let mut no_receives = request(1, 32);
-        no_receives[4] = 0;
-        assert_eq!(agree(&no_receives), Err(RejectStatus::INVALID_HRQSIZE));
-        let agreed = |peer: (u8, u8), device: &DeviceLimits| {
-            Agreement::new(&request(1, 32), peer, &Limits::default(), device, 16)
-        };
-        assert_eq!(agreed((0, 4), &device()), Err(RejectStatus::INVALID_IRD));
-        let small = DeviceLimits { max_queue_depth: 39, ..device() };
-        assert_eq!(agreed((1, 0), &small), Err(RejectStatus::NO_RESOURCES));
-        let enough = DeviceLimits { max_queue_depth: 66, ..device() };
-        assert_eq!(agreed((1, 0), &enough).map(|a| (a.slots, a.initiator_depth)), Ok((33, 1)));
-    }
-
-    #[test]
-    fn depths_from_2_to_1024() {
-        let limits =
-            Limits { max_queue_depth: QueueSize::from_zero_based(1023), ..Limits::default() };
-        for entries in [2, 3, 128, 1024] {
-            let agreed =
-                Agreement::new(&request(1, entries), (16, 4), &limits, &device(), 16).unwrap();
-            assert_eq!(agreed.entries, entries);
-            assert!(agreed.receives > entries && agreed.slots > entries);
-        }
-        // An admin queue may be longer than what I/O queues are limited to.
-        let limits = Limits { max_queue_depth: QueueSize::MIN_LEGAL, ..Limits::default() };
-        assert!(Agreement::new(&request(0, 32), (16, 4), &limits, &device(), 16).is_ok());
-    }
-
-    #[test]
-    fn in_capsule_data_is_page_aligned_and_inside() {
-        for (in_capsule, stride) in [(0u32, 64u64), (16, 8192), (4096, 8192), (8192, 12_288)] {
-            let limits = Limits { in_capsule_bytes: in_capsule, ..Limits::default() };
-            let agreed = Agreement::new(&request(1, 2), (16, 4), &limits, &device(), 16).unwrap();
-            let mut arena = Arena::new(1 << 20).unwrap();
-            let _other = arena.take(1).unwrap();
-            let piece = arena.take(Receives::bytes_needed(&agreed)).unwrap();
-            let (start, end) = (piece.offset(), piece.offset() + piece.bytes());
-            let receives = Receives::new(piece, RegionId(1), in_capsule);
-            assert_eq!(receives.capsule(1) - receives.capsule(0), stride);
-            for index in 0..agreed.receives {
-                let request = receives.request(3, index);
-                assert_eq!(WrId::decode(request.wr_id), Some(WrId::receive(3, index)));
-                let sge = request.sges.iter().next().unwrap();
-                assert_eq!(sge.length, 64 + in_capsule);
-                assert!(sge.offset >= start && sge.offset + u64::from(sge.length) <= end);
-                assert_eq!(receives.data(index), sge.offset + 64);
-                if in_capsule != 0 {
-                    assert_eq!(receives.data(index) % 4096, 0);
-                }
-            }
-        }
-    }
-
-    fn connection(entries: u32) -> Connection {
-        let agreement = agree(&request(1, entries)).unwrap();
-        let piece = Arena::new(4096).unwrap().take(1).unwrap();
-        let receives = Receives::new(piece, RegionId(0), 0);
-        Connection::new(ConnId(9), agreement, receives, Timestamp::NEVER)
-    }
-
-    #[test]
-    fn queue_head_wraps_and_is_withheld_where_not_wanted() {
-        let mut connection = connection(4);
-        assert!(connection.count_in());
-        connection.count_out(CommandId(0), true);
-        connection.connected(Role::Gone, 3, true);
-        let mut heads = Vec::new();
-        for _ in 0..4 {
-            assert!(connection.count_in());
-            heads.push(connection.sq_head());
-            connection.count_out(CommandId(0), true);
-        }
-        assert_eq!(heads, [2, 0, 1, 2]);
-        connection.connected(Role::Gone, 3, false);
-        assert_eq!(connection.sq_head(), u16::MAX);
-    }
-
-    #[test]
-    fn more_commands_than_entries_are_noticed() {
-        let mut connection = connection(2);
-        assert!(connection.count_in() && connection.count_in());
-        assert!(!connection.count_in());
-        assert_eq!(connection.outstanding(), 2);
-        connection.count_out(CommandId(0), false);
-        assert!(connection.count_in());
-    }
-
-    #[test]
-    fn identifiers_are_claimed_once() {
-        let mut connection = connection(2);
-        for cid in [0, 63, 64, u16::MAX] {
-            assert!(connection.claim(CommandId(cid)));
-            assert!(!connection.claim(CommandId(cid)));
-            connection.count_out(CommandId(cid), false);
-            assert!(!connection.claim(CommandId(cid)));
-            connection.count_out(CommandId(cid), true);
-            assert!(connection.claim(CommandId(cid)));
-        }
-    }
-}
+mod tests;

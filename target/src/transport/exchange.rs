@@ -9,6 +9,7 @@
 use lariat_fabric::verbs::{SendOp, SendRequest, Sge, SgeList, WcStatus, WorkCompletion};
 use lariat_fabric::{Fabric, Timestamp};
 use lariat_wire::nvme::Completion;
+use lariat_wire::rocev2::Rkey;
 
 use super::connection::Capsule;
 use super::reactor::{RESPONSE_BYTES, Reactor};
@@ -75,8 +76,8 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             self.stats.responses += 1;
             self.stats.error_responses += u64::from(!request.status.is_success());
             connection.count_out(cid, request.owns_cid);
-            connection.count_posted(now);
             request.advance(now, State::Sending, &mut self.stats);
+            connection.wire.posted(now);
             let sge = Sge { region: self.regions.responses, offset, length: RESPONSE_BYTES };
             self.batch.push(SendRequest {
                 wr_id: WrId { kind: Kind::Response, connection: key, index: slot }.encode(),
@@ -97,13 +98,25 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
                 continue;
             };
             connection.reads_in_flight += 1;
-            connection.count_posted(now);
+            connection.wire.posted(now);
             request.advance(now, State::Fetching, &mut self.stats);
             let sge = Sge { region: self.regions.pool, offset: data.offset, length: data.length };
             self.batch.push(SendRequest {
                 wr_id: WrId { kind: Kind::Read, connection: key, index: slot }.encode(),
                 op: SendOp::Read { remote_address: address, rkey },
                 sges: SgeList::one(sge),
+                signaled: true,
+            });
+        }
+        if core::mem::take(&mut connection.probe_due) {
+            self.stats.probes += 1;
+            connection.wire.posted(now);
+            // An RDMA WRITE of nothing names no memory of the peer's (IBTA 9.7.4.1.3), which has to
+            // acknowledge it all the same.
+            self.batch.push(SendRequest {
+                wr_id: WrId { kind: Kind::Probe, connection: key, index: 0 }.encode(),
+                op: SendOp::Write { remote_address: 0, rkey: Rkey(0) },
+                sges: SgeList::EMPTY,
                 signaled: true,
             });
         }
@@ -123,8 +136,9 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         let key = id.connection;
         let live = match self.connections.get_mut(key as usize) {
             Some(connection) if connection.id == completion.conn => {
-                if matches!(id.kind, Kind::Read | Kind::Response) {
-                    connection.count_completed(now);
+                if matches!(id.kind, Kind::Read | Kind::Response | Kind::Probe) {
+                    connection.wire.ended(now);
+                    self.pool.bar(key, false);
                 }
                 connection.is_live()
             }
@@ -150,7 +164,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
                 }
             }
             // Unsignalled: only failures are told, and the response fails with it.
-            Kind::Write => {}
+            Kind::Write | Kind::Probe => {}
             Kind::Read => self.on_fetched(now, key, id.index, success && live),
             Kind::Response => self.on_sent(now, key, id.index, success && live),
         }

@@ -6,7 +6,7 @@
 //! their slots and buffers, so that neither side ever touches memory that went to somebody else.
 //! Called by the reactor's turn.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use lariat_fabric::verbs::{CmEvent, ConnId, ConnectParams, PrivateData, QpConfig};
 use lariat_fabric::{Fabric, Timestamp};
@@ -38,7 +38,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
                 ..
             } => {
                 let offered = (responder_resources, initiator_depth);
-                match self.accept(now, conn, offered, private_data.as_bytes()) {
+                match self.accept(now, conn, peer.ip(), offered, private_data.as_bytes()) {
                     Ok(agreement) => {
                         self.stats.accepted += 1;
                         tracing::debug!(%peer, qid = %agreement.qid, entries = agreement.entries, "accepted");
@@ -72,6 +72,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         &mut self,
         now: Timestamp,
         id: ConnId,
+        peer: IpAddr,
         offered: (u8, u8),
         private_data: &[u8],
     ) -> Result<Agreement, RejectStatus> {
@@ -118,8 +119,8 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             return Err(none);
         };
         let receives = Receives::new(piece, self.regions.receive, agreement.in_capsule_bytes);
-        let deadline = now + self.config.connect_timeout;
-        let mut connection = Connection::new(id, agreement, receives, deadline);
+        let timeout = self.config.connect_timeout;
+        let mut connection = Connection::new(id, agreement, receives, now, timeout);
         connection.agreement.may_invalidate &= self.config.remote_invalidate;
         let key = key_of(self.connections.vacant_key());
         match self.bring_up(now, &mut connection, key, &config) {
@@ -127,6 +128,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
                 self.slots_promised += agreement.slots;
                 self.by_id.insert(id, key);
                 self.connections.insert(connection);
+                self.pool.join(key, peer, agreement.class(), agreement.slots);
                 Ok(agreement)
             }
             Err(error) => {
@@ -172,6 +174,46 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         }
         // Nothing may be left of a half-made connection; a handle that is gone is ignored.
         self.fabric.destroy(now, id);
+    }
+
+    /// Who owes acknowledgements and gives none takes no more buffers.
+    pub(super) fn bar_silent(&mut self, now: Timestamp) {
+        let limit = self.config.starve_timeout;
+        if limit.is_zero() {
+            return;
+        }
+        for (at, connection) in &self.connections {
+            let since = connection.wire.stalled_since();
+            let barred = since.is_some_and(|since| now.since(since) >= limit / 4);
+            self.pool.bar(key_of(at), barred);
+        }
+    }
+
+    /// When a connection is to be ended if nothing changes: its peer owes acknowledgements, and
+    /// others wait for the buffers that it holds.
+    pub(super) fn silent_at(
+        &self,
+        key: u32,
+        connection: &Connection,
+        waiting_since: Timestamp,
+    ) -> Timestamp {
+        let limit = self.config.starve_timeout;
+        match connection.wire.stalled_since() {
+            Some(since)
+                if waiting_since < Timestamp::NEVER && !limit.is_zero() && self.pool.holds(key) =>
+            {
+                since.max(waiting_since) + limit
+            }
+            _ => Timestamp::NEVER,
+        }
+    }
+
+    /// Asks an idle peer whether it is there, with this turn's batch.
+    pub(super) fn probe(&mut self, key: u32) {
+        if let Some(connection) = self.connections.get_mut(key as usize) {
+            connection.probe_due = true;
+            self.list(key);
+        }
     }
 
     /// The peer broke the transport's rules.
@@ -225,7 +267,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         let others = |slot: u32| {
             requests.get(slot as usize).is_some_and(|request| request.connection != key)
         };
-        self.pool.retain_waiters(others);
+        self.pool.forget(key);
         self.storage_queue.retain(|&slot| others(slot));
         self.waiting_connects.retain(|&slot| others(slot));
         // From the end, because a freed slot's place is taken by the last one.
@@ -286,6 +328,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         self.by_id.remove(&id);
         self.slots_promised -= connection.agreement.slots;
         self.arena.release(connection.receives.into_piece());
+        self.pool.leave(key);
         self.closing -= 1;
         self.stats.closed += 1;
     }

@@ -24,6 +24,7 @@ mod lifecycle;
 mod reactor;
 mod request;
 mod sgl;
+mod share;
 mod stats;
 mod wr_id;
 

@@ -70,6 +70,13 @@ pub struct ReactorConfig {
     pub close_timeout: Duration,
     /// How long [`Reactor::shutdown`] lets commands in flight take.
     pub drain_timeout: Duration,
+    /// The same while others wait for buffers and the connection holds some. After a quarter of that
+    /// it gets no more buffers. To be long enough for a host's part of the pool over its link. Zero:
+    /// no difference.
+    pub starve_timeout: Duration,
+    /// How long a controller without keep alive may be idle until its host is asked, by an RDMA
+    /// WRITE of nothing, whether it is still there. Zero: never.
+    pub idle_probe: Duration,
     /// How often timers and the state of controllers are looked at while the reactor is busy.
     pub sweep_interval: Duration,
     /// Fabric completions taken in one turn, about.
@@ -92,6 +99,8 @@ impl Default for ReactorConfig {
             stall_timeout: Duration::from_secs(60),
             close_timeout: Duration::from_secs(5),
             drain_timeout: Duration::from_secs(10),
+            starve_timeout: Duration::from_secs(3),
+            idle_probe: Duration::from_secs(30),
             sweep_interval: Duration::from_millis(1),
             poll_budget: 256,
         }
@@ -279,7 +288,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         self.post_batches(now);
         self.fabric.flush(now);
         worked |= self.reap(now);
-        worked || self.unsubmitted
+        worked || self.unsubmitted || self.pool.may_grant()
     }
 
     /// Before sleeping: looks at timers and at what other threads changed, and says how long to
@@ -288,7 +297,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
     /// Sleep until the fabric's `wait_fds`, the storage's own or the waker say otherwise.
     pub fn arm(&mut self, now: Timestamp) -> Armed {
         self.sweep(now);
-        if self.reap(now) || !self.listed.is_empty() || self.unsubmitted {
+        if self.reap(now) || !self.listed.is_empty() || self.unsubmitted || self.pool.may_grant() {
             return Armed::Ready;
         }
         let mut deadline = self.drain_deadline.unwrap_or(Timestamp::NEVER);
@@ -296,21 +305,29 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             // What they wait for may end on another reactor.
             deadline = deadline.min(now + CONNECT_RETRY);
         }
-        for (_, connection) in &self.connections {
-            deadline = deadline.min(match connection.phase {
-                // Without the storage's completions there is nothing to do for it.
-                Phase::Closing { .. } | Phase::Closed if connection.in_storage > 0 => {
-                    Timestamp::NEVER
-                }
-                Phase::Closing { deadline } => deadline,
-                Phase::Closed => now,
-                Phase::Live => match &connection.role {
-                    Role::Fresh | Role::Connecting => connection.connect_deadline,
-                    Role::Admin(controller) => controller.next_timeout(),
-                    Role::Io(_) | Role::Gone => Timestamp::NEVER,
-                }
-                .min(connection.stalled_at(self.config.stall_timeout)),
-            });
+        let waiting_since = self.pool.waiting_since();
+        for (at, connection) in &self.connections {
+            deadline =
+                deadline.min(match connection.phase {
+                    // Without the storage's completions there is nothing to do for it.
+                    Phase::Closing { .. } | Phase::Closed if connection.in_storage > 0 => {
+                        Timestamp::NEVER
+                    }
+                    Phase::Closing { deadline } => deadline,
+                    Phase::Closed => now,
+                    Phase::Live => {
+                        let role = match &connection.role {
+                            Role::Fresh | Role::Connecting => connection.connect_deadline,
+                            Role::Admin(controller) => {
+                                let probe = connection.probe_at(self.config.idle_probe);
+                                controller.next_timeout().min(probe)
+                            }
+                            Role::Io(_) | Role::Gone => Timestamp::NEVER,
+                        };
+                        role.min(connection.stalled_at(self.config.stall_timeout))
+                            .min(self.silent_at(key_of(at), connection, waiting_since))
+                    }
+                });
         }
         match self.fabric.arm(now) {
             Armed::Until(fabric_deadline) if deadline > now => {
@@ -327,16 +344,28 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         self.retry_connects(now);
         let mut to_close = core::mem::take(&mut self.to_close);
         let mut events = core::mem::take(&mut self.admin_events);
+        self.bar_silent(now);
+        let waiting_since = self.pool.waiting_since();
         for at in 0..self.connections.capacity() {
-            let Some(connection) = self.connections.get_mut(at) else { continue };
+            let key = key_of(at);
+            let Some(connection) = self.connections.get(at) else { continue };
             if !connection.is_live() {
                 continue;
             }
-            let key = key_of(at);
+            if now >= self.silent_at(key, connection, waiting_since) {
+                self.stats.starvers += 1;
+                to_close.push((key, "its peer is silent, and others wait for its buffers"));
+                continue;
+            }
             if now >= connection.stalled_at(self.config.stall_timeout) {
                 self.stats.stalls += 1;
                 to_close.push((key, "the peer takes nothing"));
+                continue;
             }
+            if now >= connection.probe_at(self.config.idle_probe) {
+                self.probe(key);
+            }
+            let Some(connection) = self.connections.get_mut(at) else { continue };
             match &mut connection.role {
                 Role::Fresh | Role::Connecting => {
                     if now >= connection.connect_deadline {

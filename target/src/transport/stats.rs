@@ -137,6 +137,11 @@ pub struct Statistics {
     pub connect_timeouts: u64,
     /// Connections ended because the peer held up all responses and RDMA READs for too long.
     pub stalls: u64,
+    /// Connections ended because the peer acknowledged nothing while others waited for the buffers
+    /// that it held.
+    pub starvers: u64,
+    /// Idle peers asked whether they are still there.
+    pub probes: u64,
     /// Connections ended because the peer broke the transport's rules.
     pub violations: u64,
     /// Requests whose connection died before their response.
@@ -182,6 +187,8 @@ impl Statistics {
             (&mut self.closed, other.closed),
             (&mut self.connect_timeouts, other.connect_timeouts),
             (&mut self.stalls, other.stalls),
+            (&mut self.starvers, other.starvers),
+            (&mut self.probes, other.probes),
             (&mut self.violations, other.violations),
             (&mut self.orphaned, other.orphaned),
             (&mut self.fabric_errors, other.fabric_errors),

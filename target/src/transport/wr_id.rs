@@ -17,6 +17,8 @@ pub(super) enum Kind {
     Write,
     /// A response; the index is the request's slot.
     Response,
+    /// A question whether the peer is still there; the index means nothing.
+    Probe,
 }
 
 /// A work request identifier.
@@ -41,6 +43,7 @@ impl WrId {
             Kind::Read => 2,
             Kind::Write => 3,
             Kind::Response => 4,
+            Kind::Probe => 5,
         };
         kind << KIND_SHIFT
             | u64::from(self.connection % MAX_CONNECTIONS) << CONNECTION_SHIFT
@@ -54,6 +57,7 @@ impl WrId {
             2 => Kind::Read,
             3 => Kind::Write,
             4 => Kind::Response,
+            5 => Kind::Probe,
             _ => return None,
         };
         let connection = u32::try_from(bits >> CONNECTION_SHIFT & 0x00ff_ffff).ok()?;
@@ -71,7 +75,7 @@ mod tests {
     proptest! {
         #[test]
         fn round_trip(connection in 0..MAX_CONNECTIONS, index: u32) {
-            for kind in [Kind::Receive, Kind::Read, Kind::Write, Kind::Response] {
+            for kind in [Kind::Receive, Kind::Read, Kind::Write, Kind::Response, Kind::Probe] {
                 let id = WrId { kind, connection, index };
                 prop_assert_eq!(WrId::decode(id.encode()), Some(id));
             }

@@ -16,7 +16,8 @@ use lariat_fabric::verbs::{
 use lariat_fabric::{Armed, Fabric, Memory, Timestamp};
 use lariat_wire::nvme::{
     Command, CommandId, Completion, ConnectData, ConnectResult, ControllerId, FabricsCommand,
-    HostId, Nqn, Property, PropertySize, Qid, QueueSize, Sgl,
+    HostId, IoCommand, Lba, Nqn, Nsid, Property, PropertySize, ProtectionAction, Qid, QueueSize,
+    Sgl,
 };
 use lariat_wire::rdma_cm::ConnectRequest;
 use lariat_wire::rocev2::Rkey;
@@ -36,6 +37,10 @@ struct Line {
     conn: ConnId,
     qid: Qid,
     stands: bool,
+    /// Entries of its queue.
+    entries: u32,
+    /// It posts no receive a second time.
+    mute: bool,
     /// How many more misdeeds.
     left: u32,
     next: Timestamp,
@@ -55,6 +60,11 @@ pub(super) struct Hostile {
     reactors: usize,
     pub(super) wake: Timestamp,
     next_line: Timestamp,
+    /// It does and hears nothing until then.
+    silent_until: Timestamp,
+    /// Of its disk.
+    block_bytes: u32,
+    mdts_bytes: u32,
     turn: Duration,
     completions: Vec<WorkCompletion>,
     events: Vec<CmEvent>,
@@ -66,6 +76,8 @@ impl Hostile {
         net: &SimNet,
         reactors: usize,
         turn: Duration,
+        block_bytes: u32,
+        mdts_bytes: u32,
     ) -> Result<Self, String> {
         let mut fabric = net.node(hostile_ip());
         let domain = fabric.open_domain().map_err(|e| e.to_string())?;
@@ -86,6 +98,9 @@ impl Hostile {
             reactors,
             wake: Timestamp::ZERO,
             next_line: Timestamp::ZERO,
+            silent_until: Timestamp::ZERO,
+            block_bytes,
+            mdts_bytes,
             turn,
             completions: Vec::new(),
             events: Vec::new(),
@@ -93,6 +108,10 @@ impl Hostile {
     }
 
     pub(super) fn turn(&mut self, now: Timestamp, trace: &mut Trace) -> Result<(), String> {
+        if now < self.silent_until {
+            self.wake = self.silent_until;
+            return Ok(());
+        }
         let mut completions = core::mem::take(&mut self.completions);
         let mut events = core::mem::take(&mut self.events);
         self.fabric.poll(now, 64, &mut completions, &mut events);
@@ -112,7 +131,17 @@ impl Hostile {
             if let Ok(conn) = self.fabric.resolve(now, remote, Duration::from_secs(2)) {
                 let qid = Qid(u16::try_from(self.rng.pick(&[0, 0, 1, 1, 2])).unwrap_or(0));
                 let left = u32::try_from(self.rng.range(0, 30)).unwrap_or(0);
-                self.lines.push(Line { conn, qid, stands: false, left, next: now, gone: false });
+                let entries = u32::try_from(self.rng.range(2, 40)).unwrap_or(2);
+                self.lines.push(Line {
+                    conn,
+                    qid,
+                    stands: false,
+                    entries,
+                    mute: self.rng.percent(20),
+                    left,
+                    next: now,
+                    gone: false,
+                });
             }
             worked = true;
         }
@@ -157,6 +186,9 @@ impl Hostile {
                 self.controller = ConnectResult::from_result(answer.result32()).cntlid;
             }
         }
+        if self.lines.iter().any(|line| line.conn == completion.conn && line.mute) {
+            return;
+        }
         let sge = Sge { region: self.region, offset: completion.wr_id, length: 64 };
         let again = RecvRequest { wr_id: completion.wr_id, sges: SgeList::one(sge) };
         let _ = self.fabric.post_recv(completion.conn, &[again]);
@@ -184,8 +216,7 @@ impl Hostile {
                     })
                     .collect();
                 self.fabric.post_recv(conn, &receives).map_err(|e| e.to_string())?;
-                let entries = u32::try_from(self.rng.range(2, 40)).unwrap_or(2);
-                let size = QueueSize::from_entries(entries).unwrap_or(QueueSize::MIN_LEGAL);
+                let size = QueueSize::from_entries(line.entries).unwrap_or(QueueSize::MIN_LEGAL);
                 let mut words = ConnectRequest::new(line.qid, size, self.controller).to_bytes();
                 if self.rng.percent(20) {
                     trace.count("hostile: broken connection request");
@@ -208,8 +239,8 @@ impl Hostile {
                 line.stands = true;
                 line.next = now;
                 if self.rng.percent(85) {
-                    let qid = line.qid;
-                    self.say_connect(conn, qid);
+                    let (qid, entries) = (line.qid, line.entries);
+                    self.say_connect(conn, qid, entries);
                 }
             }
             CmEvent::ConnectFailed { .. } => line.gone = true,
@@ -232,7 +263,7 @@ impl Hostile {
     }
 
     /// A Fabrics Connect that is right, mostly; and CC.EN behind it.
-    fn say_connect(&mut self, conn: ConnId, qid: Qid) {
+    fn say_connect(&mut self, conn: ConnId, qid: Qid, entries: u32) {
         let host = Nqn::parse("nqn.2026-01.io.lariat:mallory").expect("a valid name");
         let controller = if qid.is_admin() { ControllerId::DYNAMIC } else { self.controller };
         let data = ConnectData::new(HostId([0x66; 16]), controller, &hostile_nqn(), &host);
@@ -252,7 +283,7 @@ impl Hostile {
         let connect = FabricsCommand::Connect {
             recfmt: 0,
             qid,
-            sqsize: QueueSize::from_entries(2).unwrap_or(QueueSize::MIN_LEGAL),
+            sqsize: QueueSize::from_entries(entries).unwrap_or(QueueSize::MIN_LEGAL),
             cattr: 0,
             kato_ms: 1000,
         };
@@ -299,7 +330,8 @@ impl Hostile {
             return true;
         }
         line.left -= 1;
-        match self.rng.below(20) {
+        let entries = line.entries;
+        match self.rng.below(22) {
             0 => {
                 trace.count("hostile: RDMA WRITE at a guessed key");
                 let op = SendOp::Write {
@@ -327,6 +359,17 @@ impl Hostile {
                 let sge = Sge { region: self.region, offset: 8192, length: 64 };
                 self.post(conn, SendOp::SendWithInvalidate { rkey }, sge);
             }
+            20 => {
+                trace.count("hostile: wants much");
+                self.want_much(conn, entries);
+                if self.rng.percent(50) {
+                    note!(trace, "hostile: falls silent");
+                    trace.count("hostile: falls silent");
+                    // Long enough for what it wants to be on its way.
+                    self.fabric.flush(now);
+                    self.silent_until = now + self.rng.micros(100_000, 15_000_000);
+                }
+            }
             4..=6 => {
                 trace.count("hostile: capsule of random bytes");
                 let mut bytes = [0; 64];
@@ -341,6 +384,33 @@ impl Hostile {
             }
         }
         true
+    }
+
+    /// As many reads as its queue has entries, as large as they may be.
+    fn want_much(&mut self, conn: ConnId, entries: u32) {
+        let most = self.mdts_bytes.min(64 << 10);
+        let blocks = (most / self.block_bytes).clamp(1, 16);
+        for number in 1..entries {
+            let read = IoCommand::Read {
+                nsid: Nsid(1),
+                slba: Lba(0),
+                blocks,
+                fua: false,
+                limited_retry: false,
+                prinfo: ProtectionAction::NONE,
+                access_hints: 0,
+            };
+            let cid = CommandId(0x4000 + u16::try_from(number).unwrap_or(0));
+            let sgl = Sgl::Keyed {
+                address: self.address(),
+                length: blocks * self.block_bytes,
+                key: self.key(conn),
+                invalidate: false,
+            };
+            if let Ok(command) = read.to_command(cid) {
+                self.send_capsule(conn, &command.with_sgl(sgl), 64);
+            }
+        }
     }
 
     /// A command with the right opcode and fields that are right or not.

@@ -162,6 +162,7 @@ impl Plan {
             connect_timeout: Duration::from_secs(3),
             close_timeout: Duration::from_secs(2),
             drain_timeout: Duration::from_secs(5),
+            idle_probe: rng.pick(&[1, 2, 5]) * Duration::from_secs(1),
             ..ReactorConfig::default()
         };
         let hostile = defect.is_none() && rng.percent(25);
@@ -187,7 +188,7 @@ impl Plan {
             defect,
         };
         let count = rng.range(1, 3);
-        let mut hosts: Vec<_> = (0..count).map(|_| host(rng, reactors, mdts_bytes)).collect();
+        let hosts: Vec<_> = (0..count).map(|_| host(rng, reactors, mdts_bytes)).collect();
         let total: u64 = hosts.iter().map(|host| host.quota).sum();
         let mut events = Vec::new();
         if defect.is_none() {
@@ -198,12 +199,6 @@ impl Plan {
         if defect.is_none() && !calm {
             for _ in 0..rng.range(1, 4) {
                 events.push((rng.below(total), harmful(rng, hosts.len())));
-            }
-        }
-        if !calm {
-            // Without keep alive a target never learns that a silent host is gone.
-            for host in hosts.iter_mut().filter(|host| host.kato.is_zero()) {
-                host.kato = Duration::from_secs(2);
             }
         }
         events.sort_by_key(|(at, _)| *at);

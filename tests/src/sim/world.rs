@@ -138,7 +138,8 @@ impl World {
         };
         let hosts: Vec<_> = plan.hosts.iter().copied().enumerate().map(host).collect();
         let hostile = if plan.hostile {
-            Some(Hostile::new(rng.fork(), &net, plan.reactors, plan.turn)?)
+            let block_bytes = plan.geometries.last().map_or(512, |disk| disk.block_bytes);
+            Some(Hostile::new(rng.fork(), &net, plan.reactors, plan.turn, block_bytes, mdts)?)
         } else {
             None
         };
@@ -194,7 +195,7 @@ impl World {
         }
         for at in 0..self.hosts.len() {
             self.hosts[at].task = Task::Leave;
-            if self.rng.percent(30) && !self.plan.hosts[at].kato.is_zero() {
+            if self.rng.percent(30) {
                 self.act(at, |host, context| host.kill(context, Duration::ZERO))?;
             } else {
                 self.hosts[at].leave(now);
@@ -499,6 +500,8 @@ impl World {
             ("target: connections accepted", statistics.accepted),
             ("target: connections refused", statistics.rejected),
             ("target: rules broken by hosts", statistics.violations),
+            ("target: silent connection ended for the sake of others", statistics.starvers),
+            ("target: idle host probed", statistics.probes),
             ("target: no Fabrics Connect in time", statistics.connect_timeouts),
             ("target: waited for a buffer", statistics.buffer_waits),
             ("target: waited for the disk's queue", statistics.storage_waits),

@@ -82,6 +82,8 @@ pub(super) struct MockFabric {
     pub(super) log: Vec<String>,
     pub(super) limits: DeviceLimits,
     pub(super) fail_posts: bool,
+    /// Last byte of the address of whoever dials.
+    pub(super) peer: u8,
     next: u64,
 }
 
@@ -109,6 +111,7 @@ impl MockFabric {
                 max_message_bytes: 1 << 30,
             },
             fail_posts: false,
+            peer: 1,
             next: 1,
         }
     }
@@ -137,12 +140,13 @@ impl MockFabric {
                 down: false,
             },
         );
-        let address = SocketAddr::from(([127, 0, 0, 1], 4420));
+        let local = SocketAddr::from(([127, 0, 0, 1], 4420));
+        let peer = SocketAddr::from(([127, 0, 1, self.peer], 49_152));
         self.events.push(CmEvent::ConnectRequest {
             conn,
             listener: ListenerId(0),
-            peer: address,
-            local: address,
+            peer,
+            local,
             responder_resources: reads,
             initiator_depth: 0,
             private_data: PrivateData::new(private_data).unwrap(),
@@ -191,7 +195,7 @@ impl MockFabric {
     }
 
     fn execute_one(&mut self, conn: ConnId, send: &SendRequest) {
-        let sge = send.sges.iter().next().unwrap();
+        let Some(sge) = send.sges.iter().next() else { return self.answer_probe(conn, send) };
         let memory = self.memory(&sge);
         let mut bytes = vec![0; sge.length as usize];
         memory.read_at(sge.offset, &mut bytes).unwrap();
@@ -235,6 +239,19 @@ impl MockFabric {
         if status != WcStatus::Success {
             self.cut(conn, DisconnectReason::Error);
         }
+    }
+
+    /// An RDMA WRITE of nothing: no memory is looked at.
+    fn answer_probe(&mut self, conn: ConnId, send: &SendRequest) {
+        assert!(send.signaled && matches!(send.op, SendOp::Write { .. }));
+        self.completions.push(WorkCompletion {
+            conn,
+            wr_id: send.wr_id,
+            status: WcStatus::Success,
+            opcode: WcOpcode::Write,
+            byte_len: 0,
+            invalidated: None,
+        });
     }
 
     /// The connection breaks: everything posted is flushed, and the event comes.

@@ -1,6 +1,7 @@
 //! The reactor against a mock fabric, a mock disk and a hand-written host.
 
 mod chaos;
+mod fair;
 mod faults;
 mod mock;
 mod paths;

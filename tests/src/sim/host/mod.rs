@@ -36,9 +36,9 @@ pub(in crate::sim) struct Context<'a> {
     pub(in crate::sim) turn: Duration,
 }
 
-/// Time for a command. Those of a host that vanished hold their buffers for up to nine seconds, until
-/// the transport gives up, and others may have to wait for that.
-pub(in crate::sim) const IO_TIMEOUT: Duration = Duration::from_secs(25);
+/// Time for a command. Also beside hosts that vanished or fell silent with all buffers in their hands
+/// nobody may have to wait longer.
+pub(in crate::sim) const IO_TIMEOUT: Duration = Duration::from_secs(8);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// A host's machine: what dies with it.
