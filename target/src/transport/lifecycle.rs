@@ -13,6 +13,7 @@ use lariat_fabric::{Fabric, Timestamp};
 use lariat_wire::nvme::QueueSize;
 use lariat_wire::rdma_cm::{ConnectAccept, ConnectReject, RejectStatus};
 
+use super::buffer::Class;
 use super::connection::{Agreement, Connection, Phase, Receives, Role};
 use super::reactor::{Reactor, key_of};
 use super::request::State;
@@ -176,7 +177,8 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         self.fabric.destroy(now, id);
     }
 
-    /// Who owes acknowledgements and gives none takes no more buffers.
+    /// Who owes acknowledgements and gives none takes no more buffers for data. Admin commands go on:
+    /// they have their reserve, and a probe that was lost must not hold them up.
     pub(super) fn bar_silent(&mut self, now: Timestamp) {
         let limit = self.config.starve_timeout;
         if limit.is_zero() {
@@ -184,7 +186,8 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         }
         for (at, connection) in &self.connections {
             let since = connection.wire.stalled_since();
-            let barred = since.is_some_and(|since| now.since(since) >= limit / 4);
+            let is_data = connection.agreement.class() == Class::Data;
+            let barred = is_data && since.is_some_and(|since| now.since(since) >= limit / 4);
             self.pool.bar(key_of(at), barred);
         }
     }
