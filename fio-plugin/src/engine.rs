@@ -254,7 +254,7 @@ pub(crate) unsafe extern "C" fn commit(td: *mut c_void) -> c_int {
         let Some((td, _)) = (unsafe { view(td) }) else { return libc::EINVAL };
         // SAFETY: as above.
         if let Some(state) = unsafe { state(td) } {
-            state.job.ring();
+            state.job.commit();
         }
         0
     })

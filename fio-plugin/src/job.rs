@@ -208,7 +208,7 @@ impl Job {
         }
     }
 
-    /// Takes a request; it goes out with [`Self::ring`], or with the next look for events.
+    /// Takes a request; it goes out with [`Self::commit`], or with the next look for events.
     pub(crate) fn submit(&mut self, request: &Request) -> Taken {
         match self.try_submit(request) {
             Ok(()) => Taken::Queued,
@@ -252,8 +252,14 @@ impl Job {
         Buffer::over(memory, u64::try_from(start).ok()?, length).ok()
     }
 
-    /// Sends what was submitted.
-    pub(crate) fn ring(&mut self) {
+    /// Sends what was submitted; or waits with that, if events are left that came with the last
+    /// look: fio takes those now one by one, with a request for each, and they go out together when
+    /// the last was taken. (Before fio sleeps, it takes all events; should it not, the library
+    /// sends within milliseconds what nobody rang for.)
+    pub(crate) fn commit(&mut self) {
+        if !self.ready.is_empty() {
+            return;
+        }
         for lane in &mut self.lanes {
             if std::mem::take(&mut lane.unrung) {
                 lane.queue.ring();

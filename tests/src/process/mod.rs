@@ -11,7 +11,7 @@ mod load;
 mod scratch;
 mod target;
 
-pub use binaries::binary;
+pub use binaries::{binary, engine};
 pub use bound::{bounded, until};
 pub use command::{Finished, Running, lariat, run};
 pub use config::{Backend, DiskConfig, NQN, PORT, TargetConfig};
