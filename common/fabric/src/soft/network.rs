@@ -197,7 +197,8 @@ pub trait Wire {
 pub struct SoftConfig {
     /// How long an acknowledgement may wait for data to ride behind.
     pub ack_hold: Duration,
-    /// The shortest time after which a silent peer is sent to again.
+    /// The shortest time after which a silent peer is sent to again. Longer than a busy machine lets a
+    /// thread wait for its turn, as a rule; a lost packet that others follow is told of at once.
     pub min_rto: Duration,
     /// Bytes in flight per connection, at most.
     pub max_inflight_bytes: u32,
@@ -214,7 +215,7 @@ impl Default for SoftConfig {
     fn default() -> Self {
         Self {
             ack_hold: Duration::from_micros(50),
-            min_rto: Duration::from_millis(1),
+            min_rto: Duration::from_millis(4),
             max_inflight_bytes: 1 << 20,
             socket_buffer_bytes: 32 << 20,
             segmentation: true,

@@ -132,6 +132,9 @@ impl Requester {
             // What was about to be sent again had arrived after all; its request is done or is
             // the first now.
             self.next = self.unacked;
+            self.window.undo_timeout();
+        } else if self.unacked >= self.recovery {
+            self.window.confirm_timeout();
         }
         // A window that was not used proves nothing about the path.
         if inflight_before * 2 >= self.window.bytes() {
@@ -156,11 +159,15 @@ impl Requester {
     /// A packet is missing at `unacked`: send again from there, once per gap and round trip.
     fn go_back(&mut self, now: Timestamp, counters: &mut QpCounters) {
         let seq = self.unacked;
-        if let Some((gap, acted_at)) = self.gap
-            && gap == seq
-            && now.since(acted_at) < self.round_trip.estimate() * 2
-        {
-            return;
+        if let Some((gap, acted_at)) = self.gap {
+            let passed = now.since(acted_at);
+            let told_again = gap == seq && passed < self.round_trip.estimate() * 2;
+            // Packets that were on their way when we went back find the next gap. What they miss
+            // is on its way again, and an answer to that cannot be here yet.
+            let echo = gap < seq && seq < self.next && passed < self.round_trip.no_answer_within();
+            if told_again || echo {
+                return;
+            }
         }
         self.gap = Some((seq, now));
         counters.gaps_told += 1;

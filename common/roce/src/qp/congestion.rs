@@ -26,6 +26,8 @@ pub(super) struct Window {
     /// Fraction of marked traffic, in units of 1/[`ONE`].
     congestion: u64,
     last_cnp: Option<Timestamp>,
+    /// Window and threshold before the last timeout.
+    before_timeout: Option<(u64, u64)>,
 }
 
 impl Window {
@@ -40,6 +42,7 @@ impl Window {
             mtu,
             congestion: ONE,
             last_cnp: None,
+            before_timeout: None,
         }
     }
 
@@ -61,14 +64,29 @@ impl Window {
 
     /// A packet was lost on the way, others came through.
     pub(super) fn on_loss(&mut self) {
+        self.before_timeout = None;
         self.threshold = (self.bytes / 2).max(self.floor);
         self.bytes = self.threshold;
     }
 
     /// Nothing came through: start again from the bottom.
     pub(super) fn on_timeout(&mut self) {
+        self.before_timeout.get_or_insert((self.bytes, self.threshold));
         self.threshold = (self.bytes / 2).max(self.floor);
         self.bytes = self.floor;
+    }
+
+    /// What the timeouts took for lost had arrived: the peer, or this end, had only been asleep.
+    pub(super) fn undo_timeout(&mut self) {
+        if let Some((bytes, threshold)) = self.before_timeout.take() {
+            self.bytes = self.bytes.max(bytes);
+            self.threshold = threshold;
+        }
+    }
+
+    /// What was sent again was needed.
+    pub(super) fn confirm_timeout(&mut self) {
+        self.before_timeout = None;
     }
 
     /// A congestion notification.
@@ -112,6 +130,25 @@ mod tests {
             window.on_timeout();
             window.on_loss();
         }
+        assert_eq!(window.bytes(), 2048);
+    }
+
+    #[test]
+    fn needless_timeouts_are_undone_unless_a_loss_came_between() {
+        let mut window = Window::new(1024, 1 << 20);
+        window.on_timeout();
+        window.on_timeout();
+        assert_eq!(window.bytes(), 2048);
+        window.undo_timeout();
+        assert_eq!(window.bytes(), 128 << 10);
+        window.undo_timeout();
+        window.on_timeout();
+        window.on_loss();
+        window.undo_timeout();
+        assert_eq!(window.bytes(), 2048);
+        window.on_timeout();
+        window.confirm_timeout();
+        window.undo_timeout();
         assert_eq!(window.bytes(), 2048);
     }
 

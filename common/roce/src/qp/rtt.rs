@@ -15,17 +15,27 @@ pub(super) struct RoundTrip {
     cap: Duration,
     smoothed: Option<Duration>,
     variation: Duration,
+    /// The shortest ever measured.
+    shortest: Duration,
     backoff: u32,
 }
 
 impl RoundTrip {
     pub(super) fn new(floor: Duration, cap: Duration) -> Self {
         let floor = floor.max(Duration::from_nanos(1));
-        Self { floor, cap: cap.max(floor), smoothed: None, variation: Duration::ZERO, backoff: 0 }
+        Self {
+            floor,
+            cap: cap.max(floor),
+            smoothed: None,
+            variation: Duration::ZERO,
+            shortest: Duration::MAX,
+            backoff: 0,
+        }
     }
 
     /// A packet that was sent once was answered after `sample`.
     pub(super) fn sample(&mut self, sample: Duration) {
+        self.shortest = self.shortest.min(sample);
         self.smoothed = Some(match self.smoothed {
             None => {
                 self.variation = sample / 2;
@@ -55,6 +65,12 @@ impl RoundTrip {
             Some(smoothed) => (smoothed + self.variation * 4).max(self.floor),
         };
         base.saturating_mul(1 << self.backoff.min(20)).min(self.cap)
+    }
+
+    /// Within this no answer comes, or hardly any: the shortest round trip, but not less than half
+    /// the usual one, since paths change.
+    pub(super) fn no_answer_within(&self) -> Duration {
+        self.smoothed.map_or(Duration::ZERO, |smoothed| self.shortest.max(smoothed / 2))
     }
 
     /// A round trip, or the timeout where none was measured.

@@ -89,6 +89,52 @@ fn a_gap_is_told_once() {
 }
 
 #[test]
+fn packets_under_way_do_not_make_a_new_gap() {
+    let mut pair = small_messages(Pair::new(PathMtu::Mtu1024, |_, _| {}), 60);
+    // A round trip is known by then.
+    pair.settle();
+    assert_eq!(pair.counters(0).packets_resent, 0);
+
+    // The first of twenty comes late, between two others of the same batch, so that those behind it
+    // find two gaps: the second is an echo of the first.
+    let source = RegionId(0);
+    let sink = RegionId(0);
+    for wr_id in 0..20 {
+        pair.recv(1, wr_id, at(sink, 64 * wr_id, 64));
+        pair.send(0, wr_id, SendOp::Send, at(source, 64 * wr_id, 64));
+    }
+    let mut seen = 0;
+    pair.script = Box::new(move |from, _| {
+        seen += usize::from(from == 0);
+        match seen {
+            1 if from == 0 => Fate::Late(Duration::from_micros(2)),
+            10..=20 if from == 0 => Fate::Late(Duration::from_micros(4)),
+            _ => Fate::Deliver,
+        }
+    });
+    pair.settle();
+    assert!(pair.both_alive());
+    assert_eq!((pair.counters(1).gaps_seen, pair.counters(0).gaps_told), (2, 1));
+    assert_eq!(pair.counters(0).packets_resent, 20);
+}
+
+#[test]
+fn a_timeout_for_a_sleeping_peer_leaves_the_window() {
+    let mut pair = small_messages(Pair::new(PathMtu::Mtu1024, |_, _| {}), 60);
+    pair.script =
+        Box::new(
+            move |from, _| {
+                if from == 1 { Fate::Late(Duration::from_millis(20)) } else { Fate::Deliver }
+            },
+        );
+    pair.settle();
+    delivered(&pair, 60);
+    assert_eq!(pair.counters(0).timeouts, 1);
+    assert!(pair.counters(0).packets_resent < 20, "{:?}", pair.counters(0));
+    assert!(pair.sides[0].qp.window_bytes() >= 128 << 10);
+}
+
+#[test]
 fn a_lost_acknowledge_is_repeated() {
     let mut pair = small_messages(Pair::new(PathMtu::Mtu1024, |_, _| {}), 5);
     let mut lost = false;
