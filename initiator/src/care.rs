@@ -68,9 +68,13 @@ impl Lane {
         Self { member, block, completions: Vec::with_capacity(256), events: Vec::new() }
     }
 
-    /// A turn. Returns whether the fabric had anything.
+    /// A turn: what was submitted goes out, what has come is taken. Returns whether the fabric had
+    /// anything.
     pub(crate) fn turn(&mut self, now: Timestamp) -> bool {
         let fabric = &mut self.member.fabric;
+        if self.block.post(now, fabric.as_mut()) {
+            fabric.flush(now);
+        }
         fabric.poll(now, 256, &mut self.completions, &mut self.events);
         let any = !self.completions.is_empty() || !self.events.is_empty();
         let conn = self.block.conn();

@@ -2,9 +2,10 @@
 //! depth, RDMA WRITEs of data read, responses; and the completions of all that.
 //!
 //! The order in a batch: first the receives (a host may send as soon as it sees a response), then
-//! the RDMA WRITEs of all reads that are ready, then their responses, then RDMA READs. A response
-//! thus always follows its data on the same queue pair, and equal packets stand together. Called
-//! by the reactor's turn.
+//! the RDMA WRITEs of a group of reads that are ready, then their responses, the next group and so
+//! on, then RDMA READs. A response thus always follows its data on the same queue pair, equal
+//! packets stand together, and the host works on the first group while the next is on its way.
+//! Called by the reactor's turn.
 
 use lariat_fabric::verbs::{SendOp, SendRequest, Sge, SgeList, WcStatus, WorkCompletion};
 use lariat_fabric::{Fabric, Timestamp};
@@ -17,6 +18,10 @@ use super::request::State;
 use super::sgl::HostMemory;
 use super::wr_id::{Kind, WrId};
 use crate::storage::Storage;
+
+/// Data of a group of reads in one batch: what the soft provider sends in one call (15 packets of
+/// 4 KiB).
+const GROUP_BYTES: u32 = 60 << 10;
 
 impl<F: Fabric, S: Storage> Reactor<F, S> {
     /// Posts what the turn has made ready, connection by connection.
@@ -47,11 +52,23 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             }
         }
         self.batch.clear();
-        for &slot in &connection.ready {
-            let Some(request) = self.requests.get(slot as usize) else { continue };
-            if let (true, HostMemory::Keyed { address, rkey, .. }, Some(data)) =
-                (request.send_data, request.host, request.data)
+        let mut ready = core::mem::take(&mut connection.ready);
+        let mut rest = ready.as_slice();
+        while !rest.is_empty() {
+            // The data of a group, then its responses.
+            let mut members = 0;
+            let mut group_bytes = 0;
+            while let Some(&slot) = rest.get(members)
+                && group_bytes < GROUP_BYTES
             {
+                members += 1;
+                let Some(request) = self.requests.get(slot as usize) else { continue };
+                let (true, HostMemory::Keyed { address, rkey, .. }, Some(data)) =
+                    (request.send_data, request.host, request.data)
+                else {
+                    continue;
+                };
+                group_bytes += request.bytes;
                 let sge =
                     Sge { region: self.regions.pool, offset: data.offset, length: request.bytes };
                 self.batch.push(SendRequest {
@@ -61,31 +78,33 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
                     signaled: false,
                 });
             }
-        }
-        let mut ready = core::mem::take(&mut connection.ready);
-        for slot in ready.drain(..) {
-            let Some(request) = self.requests.get_mut(slot as usize) else { continue };
-            let cid = request.command.command_id();
-            let completion = Completion::failure(cid, request.status)
-                .with_result(request.result)
-                .with_sq_head(connection.sq_head());
-            let offset = u64::from(slot) * u64::from(RESPONSE_BYTES);
-            if self.responses.write_at(offset, &completion.to_bytes()).is_err() {
-                self.stats.anomalies += 1;
+            let (group, others) = rest.split_at_checked(members).unwrap_or((rest, &[]));
+            rest = others;
+            for &slot in group {
+                let Some(request) = self.requests.get_mut(slot as usize) else { continue };
+                let cid = request.command.command_id();
+                let completion = Completion::failure(cid, request.status)
+                    .with_result(request.result)
+                    .with_sq_head(connection.sq_head());
+                let offset = u64::from(slot) * u64::from(RESPONSE_BYTES);
+                if self.responses.write_at(offset, &completion.to_bytes()).is_err() {
+                    self.stats.anomalies += 1;
+                }
+                self.stats.responses += 1;
+                self.stats.error_responses += u64::from(!request.status.is_success());
+                connection.count_out(cid, request.owns_cid);
+                request.advance(now, State::Sending, &mut self.stats);
+                connection.wire.posted(now);
+                let sge = Sge { region: self.regions.responses, offset, length: RESPONSE_BYTES };
+                self.batch.push(SendRequest {
+                    wr_id: WrId { kind: Kind::Response, connection: key, index: slot }.encode(),
+                    op: request.host.response_op(connection.agreement.may_invalidate),
+                    sges: SgeList::one(sge),
+                    signaled: true,
+                });
             }
-            self.stats.responses += 1;
-            self.stats.error_responses += u64::from(!request.status.is_success());
-            connection.count_out(cid, request.owns_cid);
-            request.advance(now, State::Sending, &mut self.stats);
-            connection.wire.posted(now);
-            let sge = Sge { region: self.regions.responses, offset, length: RESPONSE_BYTES };
-            self.batch.push(SendRequest {
-                wr_id: WrId { kind: Kind::Response, connection: key, index: slot }.encode(),
-                op: request.host.response_op(connection.agreement.may_invalidate),
-                sges: SgeList::one(sge),
-                signaled: true,
-            });
         }
+        ready.clear();
         connection.ready = ready;
         while connection.reads_in_flight < connection.read_depth
             && let Some(slot) = connection.read_queue.pop_front()

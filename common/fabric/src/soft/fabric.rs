@@ -35,13 +35,22 @@ const CONN_MASK: u64 = (1 << PORT_SHIFT) - 1;
 const MAX_PORTS: usize = 256;
 /// Packets taken from an endpoint at a time.
 const TRANSMIT_BATCH: usize = 256;
-/// Batches of an address in one turn. READ data is sent as it was asked for, up to gigabytes; what
-/// has come in meanwhile must not wait for the end of it.
-const TRANSMIT_ROUNDS: usize = 16;
+/// Batches of an address at a time, of which there are two in a turn. READ data is sent as it was
+/// asked for, up to gigabytes; what has come in meanwhile must not wait for the end of it.
+const TRANSMIT_ROUNDS: usize = 8;
 /// Full rounds of receiving in one poll.
 const RECEIVE_ROUNDS: usize = 4;
 /// When to offer packets again that found no room in the network.
 const BLOCKED_RETRY: Duration = Duration::from_micros(50);
+
+/// Which acknowledgements to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Acks {
+    /// All that are due.
+    All,
+    /// Those that ride behind data.
+    WithData,
+}
 
 /// One local address: the protocol and the socket.
 struct Port<W> {
@@ -232,13 +241,18 @@ impl<N: Network> SoftFabric<N> {
 
     /// Sends what the endpoints have to send, or a turn's share of it.
     #[inline]
-    fn transmit(&mut self, now: Timestamp) {
+    fn transmit(&mut self, now: Timestamp, acks: Acks) {
         let Self { ports, regions, wire_counters, .. } = self;
         for Port { endpoint, wire, outgoing } in ports.iter_mut() {
             for _ in 0..TRANSMIT_ROUNDS {
                 if outgoing.len() < TRANSMIT_BATCH {
                     let budget = TRANSMIT_BATCH - outgoing.len();
-                    endpoint.poll_transmit(now, budget, regions, outgoing);
+                    match acks {
+                        Acks::All => endpoint.poll_transmit(now, budget, regions, outgoing),
+                        Acks::WithData => {
+                            endpoint.poll_transmit_but_acks(now, budget, regions, outgoing)
+                        }
+                    };
                 }
                 if outgoing.is_empty() {
                     break;
@@ -394,7 +408,7 @@ impl<N: Network> Fabric for SoftFabric<N> {
     ) -> Result<(), CmError> {
         let (port, conn, _) = self.port_mut(conn).ok_or_else(stale)?;
         port.endpoint.connect(now, conn, params, timeout).map_err(cm_error)?;
-        self.transmit(now);
+        self.transmit(now, Acks::All);
         Ok(())
     }
 
@@ -411,21 +425,21 @@ impl<N: Network> Fabric for SoftFabric<N> {
         let info = RouteInfo { local_ip, path_mtu: route.path_mtu };
         let (port, inner, _) = self.port_mut(conn).ok_or_else(stale)?;
         port.endpoint.accept(now, inner, params, info).map_err(cm_error)?;
-        self.transmit(now);
+        self.transmit(now, Acks::All);
         Ok(())
     }
 
     fn reject(&mut self, now: Timestamp, conn: ConnId, private_data: &[u8]) -> Result<(), CmError> {
         let (port, conn, _) = self.port_mut(conn).ok_or_else(stale)?;
         port.endpoint.reject(now, conn, private_data).map_err(cm_error)?;
-        self.transmit(now);
+        self.transmit(now, Acks::All);
         Ok(())
     }
 
     fn disconnect(&mut self, now: Timestamp, conn: ConnId) -> Result<(), CmError> {
         let (port, conn, _) = self.port_mut(conn).ok_or_else(stale)?;
         port.endpoint.disconnect(now, conn).map_err(cm_error)?;
-        self.transmit(now);
+        self.transmit(now, Acks::All);
         Ok(())
     }
 
@@ -434,7 +448,7 @@ impl<N: Network> Fabric for SoftFabric<N> {
             port.endpoint.destroy(now, conn);
             // Packets that found no room may be of this connection: let them be lost.
             port.outgoing.clear();
-            self.transmit(now);
+            self.transmit(now, Acks::All);
         }
     }
 
@@ -453,7 +467,7 @@ impl<N: Network> Fabric for SoftFabric<N> {
     }
 
     fn flush(&mut self, now: Timestamp) {
-        self.transmit(now);
+        self.transmit(now, Acks::All);
     }
 
     fn poll(
@@ -463,6 +477,9 @@ impl<N: Network> Fabric for SoftFabric<N> {
         completions: &mut Vec<WorkCompletion>,
         events: &mut Vec<CmEvent>,
     ) {
+        // What the last poll left and no flush took since: acknowledgements go alone only if the
+        // caller had nothing to send that they could ride behind.
+        self.transmit(now, Acks::All);
         self.receive(now);
         let Self { ports, regions, .. } = self;
         for port in ports.iter_mut() {
@@ -470,7 +487,7 @@ impl<N: Network> Fabric for SoftFabric<N> {
                 port.endpoint.handle_timeout(now, regions);
             }
         }
-        self.transmit(now);
+        self.transmit(now, Acks::WithData);
         let mut left = budget;
         let first = self.first_port;
         self.first_port = (first + 1).checked_rem(self.ports.len()).unwrap_or(0);
@@ -516,7 +533,7 @@ impl<N: Network> Fabric for SoftFabric<N> {
         for port in &mut self.ports {
             port.endpoint.send_held_acks(now);
         }
-        self.transmit(now);
+        self.transmit(now, Acks::All);
         let mut until = Timestamp::NEVER;
         let mut ready = self.network.arm();
         for port in &self.ports {

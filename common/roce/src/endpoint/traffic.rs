@@ -116,7 +116,33 @@ impl Endpoint {
         memory: &M,
         out: &mut Vec<Transmit>,
     ) -> usize {
+        self.transmit(now, budget, true, memory, out)
+    }
+
+    /// As [`Endpoint::poll_transmit`], but acknowledgements that are due and would go alone stay
+    /// for the next call of that: for a caller whose user is about to say what else there is to
+    /// send.
+    pub fn poll_transmit_but_acks<M: Memory>(
+        &mut self,
+        now: Timestamp,
+        budget: usize,
+        memory: &M,
+        out: &mut Vec<Transmit>,
+    ) -> usize {
+        self.transmit(now, budget, false, memory, out)
+    }
+
+    fn transmit<M: Memory>(
+        &mut self,
+        now: Timestamp,
+        budget: usize,
+        lone_acks: bool,
+        memory: &M,
+        out: &mut Vec<Transmit>,
+    ) -> usize {
         let mut sent = 0;
+        // How many in the list were passed over.
+        let mut kept = 0;
         while sent < budget
             && let Some((remote, mad)) = self.outbox.pop()
         {
@@ -124,11 +150,18 @@ impl Endpoint {
             sent += 1;
         }
         while sent < budget
+            && kept < self.ready.len()
             && let Some(slot) = self.ready.pop_front()
         {
             let Some(conn) = self.conns.get_mut(slot) else { continue };
             conn.ready = false;
             let Some(qp) = &mut conn.qp else { continue };
+            if !lone_acks && qp.wants_only_to_acknowledge() {
+                conn.ready = true;
+                self.ready.push_back(slot);
+                kept += 1;
+                continue;
+            }
             let share = self.config.transmit_quantum.clamp(1, budget - sent);
             let given = qp.poll_transmit(now, share, memory, out);
             sent += given;
@@ -227,7 +260,7 @@ impl Endpoint {
         let mut deadline = conn.exchange.next_timeout();
         if let Some(qp) = &conn.qp {
             deadline = deadline.min(qp.next_timeout());
-            if !conn.completing {
+            if !conn.completing && qp.has_completions() {
                 conn.completing = true;
                 self.completing.push_back(slot);
             }

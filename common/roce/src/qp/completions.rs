@@ -28,6 +28,10 @@ impl Completions {
         self.queue.capacity()
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     /// Of requests, not yet polled.
     pub(super) fn sends(&self) -> usize {
         self.queue.len() - self.receives()

@@ -38,7 +38,7 @@ use crate::verbs::{
 use buffer::LocalBuffer;
 use completions::Completions;
 use emit::{Outbox, Peer};
-use requester::{Fault, Requester};
+use requester::{Fault, Requester, Run};
 use responder::{Receives, Refusal, Responder};
 
 pub use config::{MAX_MESSAGE_BYTES, QpCounters, QpFailure, QpParams, QpSetup};
@@ -286,9 +286,19 @@ impl QueuePair {
         })
     }
 
+    /// Whether all that [`Self::poll_transmit`] would send is an acknowledge.
+    #[must_use]
+    pub fn wants_only_to_acknowledge(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| {
+            link.responder.replies.wants_only_to_acknowledge()
+                && !(self.state.sends()
+                    && link.requester.wants_transmit(self.state == QpState::Rts))
+        })
+    }
+
     /// Appends packets to `out`, `budget_packets` at most, and returns how many: READ data and
-    /// requests of our own by halves, then what acknowledges, so that an acknowledge that is due or
-    /// held is the last and shortest.
+    /// requests of our own by halves. What acknowledges goes behind the first run of them whose
+    /// packets do not grow, so that it is the last and shortest of the run.
     pub fn poll_transmit<M: Memory + ?Sized>(
         &mut self,
         now: Timestamp,
@@ -317,9 +327,16 @@ impl QueuePair {
             refused = result.err();
         }
         if sends && refused.is_none() {
-            sent += requester.transmit(now, budget - sent, may_begin, &mut outbox);
+            // What acknowledges rides behind the first run of equal packets, not behind the last:
+            // the peer may go on with what it frees while the rest is on its way.
+            let run = if replies.owes() { Run::First } else { Run::All };
+            sent += requester.transmit(now, budget - sent, may_begin, run, &mut outbox);
         }
         sent += replies.transmit_acks(budget_packets - sent, sent > 0, standing, &mut outbox);
+        if sends && refused.is_none() {
+            let rest = budget_packets - sent;
+            sent += requester.transmit(now, rest, may_begin, Run::All, &mut outbox);
+        }
         self.counters.packets_sent += sent as u64;
         if let Some(Refusal(code)) = refused {
             self.enter_error(QpFailure::Offended(code), None, true);
@@ -330,6 +347,12 @@ impl QueuePair {
     /// The next completion.
     pub fn poll_completion(&mut self) -> Option<WorkCompletion> {
         self.completions.pop()
+    }
+
+    /// Whether [`Self::poll_completion`] has one.
+    #[must_use]
+    pub fn has_completions(&self) -> bool {
+        !self.completions.is_empty()
     }
 
     /// Whether an acknowledge is held back, waiting for data to ride behind.

@@ -21,9 +21,9 @@ use super::psn::{Seq, bytes_before};
 use super::responder::{REMOTE_READ, Refusal};
 
 /// Messages that may gather behind a held acknowledge.
-const HELD_MESSAGES: u32 = 16;
-/// Bytes that may: half of the window that a sender like ours starts with.
-const HELD_BYTES: u32 = 64 << 10;
+const HELD_MESSAGES: u32 = 32;
+/// Bytes that may: less than the window that a sender like ours starts with.
+const HELD_BYTES: u32 = 96 << 10;
 /// Between congestion notifications.
 const CNP_INTERVAL: Duration = Duration::from_micros(50);
 
@@ -235,6 +235,11 @@ impl Replies {
     /// Whether something is to be sent now.
     pub(super) fn wants_transmit(&self) -> bool {
         self.due || self.cnp_wanted || self.nak.is_some() || !self.reads.is_empty()
+    }
+
+    /// Whether that is a plain acknowledge and nothing else.
+    pub(super) fn wants_only_to_acknowledge(&self) -> bool {
+        self.due && !self.cnp_wanted && self.nak.is_none() && self.reads.is_empty()
     }
 
     /// Whether [`Self::transmit_acks`] would send something behind data.

@@ -90,6 +90,16 @@ enum Step {
     Read { offset: u32, end: Seq },
 }
 
+/// How much [`Requester::transmit`] sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Run {
+    /// Up to the first packet that carries more than the one before it: there a segmented message
+    /// ends at the latest.
+    First,
+    /// Everything.
+    All,
+}
+
 /// The requester half.
 #[derive(Debug)]
 pub(super) struct Requester {
@@ -271,12 +281,24 @@ impl Requester {
         now: Timestamp,
         budget: usize,
         may_begin: bool,
+        run: Run,
         outbox: &mut Outbox<'_>,
     ) -> usize {
         let Outbox { peer, counters, out } = outbox;
         let mut sent = 0;
+        let mut shortest = u32::MAX;
         while sent < budget {
             let Some(step) = self.step(may_begin) else { break };
+            if run == Run::First {
+                let bytes = match step {
+                    Step::Data { length, .. } => length,
+                    Step::Read { .. } => 0,
+                };
+                if bytes > shortest {
+                    break;
+                }
+                shortest = bytes;
+            }
             let fresh = self.next == self.newest;
             let half_window = self.window.bytes() / 2;
             let Some(wqe) = self.queue.get_mut(self.cursor) else { break };

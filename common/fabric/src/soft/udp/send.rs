@@ -27,6 +27,8 @@ const MAX_MESSAGE_BYTES: usize = 65_507;
 /// Payloads up to this size are copied: cheaper than a piece of their own.
 const INLINE_BYTES: usize = 256;
 const MESSAGES: usize = 32;
+/// What one call sends, about.
+const CALL_BYTES: usize = 48 << 10;
 const PIECES: usize = 1024;
 /// Room that one packet takes in the scratch buffer at most.
 const PACKET_SCRATCH: usize = MAX_HEADER + INLINE_BYTES + 3 + ICRC_LEN;
@@ -188,6 +190,7 @@ impl Sender {
         counters: &mut WireCounters,
     ) -> usize {
         let mut at = start;
+        let mut planned_bytes = 0;
         while let Some(first) = batch.get(at) {
             if self.messages.len() == MESSAGES || !self.has_room() {
                 break;
@@ -249,6 +252,11 @@ impl Sender {
             });
             self.names.push(first.remote.into());
             self.controls.push(segment_control(u16::try_from(segment).unwrap_or(u16::MAX)));
+            planned_bytes += bytes;
+            // The peer can work on this much while we make the rest.
+            if planned_bytes >= CALL_BYTES {
+                break;
+            }
         }
         at
     }

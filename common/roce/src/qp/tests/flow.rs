@@ -43,8 +43,8 @@ fn acknowledges_are_held_and_coalesced() {
     assert_eq!(pair.count(1, Opcode::Acknowledge), 1);
     assert_eq!(pair.now.since(start), ONE_WAY * 2 + Duration::from_micros(50));
 
-    // The sixteenth does not wait, and neither does one that is asked to go.
-    let mut pair = small_messages(Pair::new(PathMtu::Mtu1024, |_, _| {}), 16);
+    // The thirty-second does not wait, and neither does one that is asked to go.
+    let mut pair = small_messages(Pair::new(PathMtu::Mtu1024, |_, _| {}), 32);
     let start = pair.now;
     pair.settle();
     assert_eq!(pair.now.since(start), ONE_WAY * 2);
@@ -71,6 +71,26 @@ fn held_acknowledges_ride_behind_data() {
     pair.flush();
     let kinds: Vec<_> = pair.log.iter().map(|(from, opcode, _)| (*from, *opcode)).collect();
     assert_eq!(kinds, [(1, Opcode::SendOnly), (1, Opcode::Acknowledge)]);
+}
+
+#[test]
+fn a_held_acknowledge_rides_behind_the_first_run() {
+    let mut pair = small_messages(Pair::new(PathMtu::Mtu1024, |_, _| {}), 3);
+    let back = pair.region(1, vec![3; 1024], Access::REMOTE);
+    let sink = pair.region(0, vec![3; 1024], Access::REMOTE);
+    pair.recv(0, 77, at(sink, 0, 64));
+    pair.recv(0, 78, at(sink, 64, 64));
+    pair.step();
+    let write = SendOp::Write { remote_address: 0, rkey: key_of(sink) };
+    for wr_id in [80, 81] {
+        pair.send(1, wr_id, write, at(back, 0, 512));
+        pair.send(1, wr_id, SendOp::Send, at(back, 0, 16));
+    }
+    pair.log.clear();
+    pair.flush();
+    let kinds: Vec<_> = pair.log.iter().map(|(from, opcode, _)| (*from, *opcode)).collect();
+    let (write, send) = ((1, Opcode::WriteOnly), (1, Opcode::SendOnly));
+    assert_eq!(kinds, [write, send, (1, Opcode::Acknowledge), write, send]);
 }
 
 #[test]
