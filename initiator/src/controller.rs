@@ -25,6 +25,7 @@ use crate::provider;
 pub struct Controller {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    fabric: &'static str,
 }
 
 impl std::fmt::Debug for Controller {
@@ -46,7 +47,7 @@ impl Controller {
         let count =
             if options.subsystem.is_discovery() { 1 } else { options.queues.saturating_add(2) };
         let count = u8::try_from(count).unwrap_or(u8::MAX);
-        let fabrics = provider::open(options.fabric, count)?;
+        let fabrics = provider::open(options.fabric, options.address, count)?;
         Self::connect_on(fabrics, options)
     }
 
@@ -66,6 +67,7 @@ impl Controller {
             return Err(ConnectError::Fabric { provider: "given", source: "no fabric".into() });
         }
         let member = members.remove(0);
+        let fabric = member.fabric.name();
         let (requests, inbox) = mpsc::channel();
         let (ready, up) = mpsc::sync_channel(1);
         let shared = Arc::new(Shared::new(options, members, requests)?);
@@ -73,7 +75,7 @@ impl Controller {
         let thread = std::thread::Builder::new()
             .name("lariat-admin".to_owned())
             .spawn(move || caretaker.run())?;
-        let controller = Self { shared, thread: Some(thread) };
+        let controller = Self { shared, thread: Some(thread), fabric };
         // Each step of the thread has its time limit, so an answer comes; a thread that ended
         // without one has dropped its end.
         up.recv().unwrap_or(Err(ConnectError::Closed(LossReason::Local)))?;
@@ -84,6 +86,12 @@ impl Controller {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.shared.options.address
+    }
+
+    /// The RDMA provider in use: `"ib"` or `"soft"`.
+    #[must_use]
+    pub fn fabric_name(&self) -> &'static str {
+        self.fabric
     }
 
     /// The controller's identifier.

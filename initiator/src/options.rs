@@ -8,15 +8,9 @@ use lariat_wire::nvme::{HostId, Nqn};
 use crate::core::{Identity, SessionConfig};
 use crate::host::default_host_id;
 
-/// Which RDMA provider to use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum FabricChoice {
-    /// A device that reaches the target, else the soft provider.
-    #[default]
-    Auto,
-    /// Our own RoCEv2 over a UDP socket.
-    Soft,
-}
+/// Which RDMA provider to use: a device (`Ib`), the soft one, or by default (`Auto`) a device where one
+/// reaches the target, else the soft one.
+pub use lariat_fabric::provider::Wanted as FabricChoice;
 
 /// How to connect. Start from [`ConnectOptions::new`] and set what differs.
 #[derive(Clone, Debug)]

@@ -40,18 +40,12 @@ pub struct Config {
 pub struct Listener {
     /// Address and rdma_cm port.
     pub address: SocketAddr,
-    /// As written; this build has `soft` alone.
+    /// As written.
     pub fabric: FabricChoice,
 }
 
 /// Which provider a listener uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FabricChoice {
-    /// The best there is.
-    Auto,
-    /// User-space RoCEv2 over UDP.
-    Soft,
-}
+pub use lariat_fabric::provider::Wanted as FabricChoice;
 
 /// One `[[subsystem]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -261,12 +255,17 @@ fn read_listener(mut section: Section<'_>) -> Result<Listener, ConfigError> {
         return Err(section.wrong("address", wrong, instead));
     }
     let port = section.number("port", 1..=u16::MAX)?.unwrap_or(4420);
-    let instead = "write fabric = \"auto\" or fabric = \"soft\"";
+    let instead = if cfg!(feature = "ib") {
+        "write fabric = \"auto\", fabric = \"ib\" or fabric = \"soft\""
+    } else {
+        "write fabric = \"auto\" or fabric = \"soft\""
+    };
     let fabric = match section.text("fabric", instead)?.as_deref() {
         None | Some("auto") => FabricChoice::Auto,
         Some("soft") => FabricChoice::Soft,
+        Some("ib") if cfg!(feature = "ib") => FabricChoice::Ib,
         Some("ib") => {
-            let wrong = "\"ib\" (RDMA hardware through libibverbs) is not built into this lariatd";
+            let wrong = "\"ib\" (RDMA devices through libibverbs) is not built into this lariatd";
             return Err(section.wrong("fabric", wrong, instead));
         }
         Some(other) => {

@@ -3,11 +3,13 @@
 //!
 //! ```text
 //! config (reader, size)  TOML and environment -> Config
+//! provider               which listeners go to RDMA devices, which to the soft provider
 //! run                    Config -> storage, fabric, registry, one thread per reactor; the end
 //! turn                   the loop of a reactor: poll, and sleep when there is nothing to do
 //! ```
 
 pub mod config;
+mod provider;
 mod reader;
 mod run;
 mod size;

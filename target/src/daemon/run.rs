@@ -3,7 +3,6 @@
 //! The main thread opens what is shared, starts a thread per reactor, says when all listen, and
 //! waits for a signal; a second thread does nothing but wait for signals.
 
-use core::net::SocketAddr;
 use core::time::Duration;
 use std::io;
 use std::path::PathBuf;
@@ -13,12 +12,15 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use lariat_fabric::soft::{self, SoftConfig, SoftFabric, UdpNetwork};
+use lariat_fabric::Fabric;
+use lariat_fabric::provider::{NoDevice, Provider};
+use lariat_fabric::soft::{self, SoftConfig};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::Pid;
 
-use super::config::{Config, FabricChoice, TargetConfig};
+use super::config::{Config, TargetConfig};
+use super::provider::{Part, parts};
 use super::turn::{Clock, Sleeper, drive};
 use crate::nvme::{
     self, ListenerAddress, Namespace, Registry, Subsystem, SubsystemMap, TerminateReason, Waker,
@@ -52,9 +54,16 @@ pub enum RunError {
         /// Why.
         source: nvme::ConfigError,
     },
-    /// The fabric could not be opened.
+    /// A listener asks for an RDMA device, and there is none.
     #[error(transparent)]
-    Fabric(#[from] soft::OpenError),
+    NoDevice(#[from] NoDevice),
+    /// The soft provider could not be opened.
+    #[error(transparent)]
+    Soft(#[from] soft::OpenError),
+    /// The provider for RDMA devices could not be opened.
+    #[cfg(feature = "ib")]
+    #[error(transparent)]
+    Ib(#[from] lariat_fabric::ib::OpenError),
     /// A reactor could not be set up.
     #[error("{action}")]
     Setup {
@@ -86,12 +95,9 @@ impl RunError {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Backend { .. }
-            | Self::Subsystems { .. }
-            | Self::Fabric(_)
-            | Self::Setup { .. } => 1,
             Self::Reactor { .. } => 3,
             Self::CutOff { .. } => 4,
+            _ => 1,
         }
     }
 }
@@ -119,13 +125,22 @@ enum News {
 }
 
 /// What a reactor thread is given.
-struct Seat {
+struct Seat<F> {
+    /// Among all reactors.
     number: usize,
-    fabric: SoftFabric<UdpNetwork>,
-    storage: Arc<StorageSet>,
+    /// Among those of its provider: where it is pinned to.
+    place: usize,
+    fabric: F,
     waker: EventWaker,
+    part: Part,
+    common: Common,
+}
+
+/// What all reactor threads share.
+#[derive(Clone)]
+struct Common {
+    storage: Arc<StorageSet>,
     registry: Arc<Registry>,
-    listeners: Vec<SocketAddr>,
     target: TargetConfig,
     clock: Clock,
     stop: Arc<AtomicBool>,
@@ -162,44 +177,39 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), RunError> {
         source,
     })?;
     let map = subsystems(config, &storage)?;
+    let parts = parts(config)?;
     let reactors = config.target.reactors;
-    for listener in &config.listeners {
-        if listener.fabric == FabricChoice::Auto {
-            tracing::info!(
-                address = %listener.address,
-                "fabric \"auto\" is \"soft\" here: this build has no provider for RDMA hardware"
-            );
-        }
-    }
-    let fabrics = soft::open_group(reactors, &SoftConfig::default())?;
-    let wakers = (0..reactors)
+    let wakers = (0..usize::from(reactors) * parts.len())
         .map(|_| EventWaker::new())
         .collect::<io::Result<Vec<_>>>()
         .map_err(setup("cannot make an eventfd"))?;
     let boxed = wakers.iter().map(|waker| Box::new(waker.clone()) as Box<dyn Waker>).collect();
     let registry = Registry::new(map, boxed);
     let stop = Arc::new(AtomicBool::new(false));
-    let clock = Clock::start();
-
-    let mut crew = Crew { threads: Vec::new(), wakers: wakers.clone(), stop: Arc::clone(&stop) };
-    for (number, (fabric, waker)) in fabrics.into_iter().zip(wakers).enumerate() {
-        let seat = Seat {
-            number,
-            fabric,
-            storage: Arc::clone(&storage),
-            waker,
-            registry: Arc::clone(&registry),
-            listeners: config.listeners.iter().map(|listener| listener.address).collect(),
-            target: config.target.clone(),
-            clock,
-            stop: Arc::clone(&stop),
-            news: sender.clone(),
-        };
-        let thread = thread::Builder::new()
-            .name(format!("reactor-{number}"))
-            .spawn(move || sit(seat))
-            .map_err(setup("cannot start a thread"))?;
-        crew.threads.push(thread);
+    let common = Common {
+        storage: Arc::clone(&storage),
+        registry: Arc::clone(&registry),
+        target: config.target.clone(),
+        clock: Clock::start(),
+        stop: Arc::clone(&stop),
+        news: sender,
+    };
+    let mut crew = Crew { threads: Vec::new(), wakers, stop };
+    for part in &parts {
+        match part.provider {
+            Provider::Soft => {
+                let fabrics = soft::open_group(reactors, &SoftConfig::default())?;
+                crew.start(fabrics, part, &common)?;
+            }
+            #[cfg(feature = "ib")]
+            Provider::Ib => {
+                let fabrics = lariat_fabric::ib::open_group(reactors, &Default::default())?;
+                crew.start(fabrics, part, &common)?;
+            }
+            // It is never chosen then.
+            #[cfg(not(feature = "ib"))]
+            Provider::Ib => {}
+        }
     }
 
     let outcome = serve(config, &news, crew.threads.len(), ready);
@@ -231,6 +241,27 @@ struct Crew {
 }
 
 impl Crew {
+    /// Starts the reactors of one provider.
+    fn start<F: Fabric + Send + 'static>(
+        &mut self,
+        fabrics: Vec<F>,
+        part: &Part,
+        common: &Common,
+    ) -> Result<(), RunError> {
+        for (place, fabric) in fabrics.into_iter().enumerate() {
+            let number = self.threads.len();
+            let Some(waker) = self.wakers.get(number).cloned() else { continue };
+            let (part, common) = (part.clone(), common.clone());
+            let seat = Seat { number, place, fabric, waker, part, common };
+            let thread = thread::Builder::new()
+                .name(format!("reactor-{number}"))
+                .spawn(move || sit(seat))
+                .map_err(setup("cannot start a thread"))?;
+            self.threads.push(thread);
+        }
+        Ok(())
+    }
+
     fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         for waker in &self.wakers {
@@ -380,12 +411,11 @@ impl Drop for Farewell {
 }
 
 /// The life of a reactor thread.
-fn sit(seat: Seat) {
-    let Seat { number, clock, .. } = seat;
+fn sit<F: Fabric>(seat: Seat<F>) {
+    let Seat { number, ref common, .. } = seat;
+    let Common { clock, news, stop, target, .. } = common.clone();
     let mut farewell =
-        Farewell { number, news: seat.news.clone(), reason: Some("it panicked".to_owned()) };
-    let (news, stop) = (seat.news.clone(), Arc::clone(&seat.stop));
-    let idle_poll = seat.target.idle_poll;
+        Farewell { number, news: news.clone(), reason: Some("it panicked".to_owned()) };
     let mut sleeper = match prepare(seat) {
         Ok(sleeper) => sleeper,
         Err(error) => {
@@ -395,35 +425,38 @@ fn sit(seat: Seat) {
         }
     };
     let _ = news.send(News::Ready);
-    let result = drive(&mut sleeper, clock, idle_poll, &stop);
-    let counters = lariat_fabric::Fabric::counters(sleeper.reactor().fabric());
+    let result = drive(&mut sleeper, clock, target.idle_poll, &stop);
+    let counters = sleeper.reactor().fabric().counters();
     tracing::info!(number, ?counters, "the reactor has ended");
     // The ring waits for what the disks still do; only then has the reactor ended.
     drop(sleeper);
     farewell.reason = result.err().map(|error| error.to_string());
 }
 
-fn prepare(seat: Seat) -> Result<Sleeper<SoftFabric<UdpNetwork>>, RunError> {
-    if let Some(cpu) = seat.target.cpus.get(seat.number) {
+fn prepare<F: Fabric>(seat: Seat<F>) -> Result<Sleeper<F>, RunError> {
+    let Seat { number, place, fabric, waker, part, common } = seat;
+    let target = common.target;
+    if let Some(cpu) = target.cpus.get(place) {
         let mut set = CpuSet::new();
         set.set(*cpu)
             .and_then(|()| sched_setaffinity(Pid::from_raw(0), &set))
-            .map_err(setup(format!("cannot pin reactor {} to CPU {cpu}", seat.number)))?;
+            .map_err(setup(format!("cannot pin reactor {number} to CPU {cpu}")))?;
     }
-    let storage = UringStorage::new(seat.storage, seat.waker, UringConfig::default())
+    let storage = UringStorage::new(common.storage, waker, UringConfig::default())
         .map_err(setup("cannot set up io_uring"))?;
     let config = ReactorConfig {
-        limits: seat.target.limits,
-        data_bytes: seat.target.buffers_bytes,
-        receive_bytes: seat.target.receive_bytes,
-        drain_timeout: seat.target.shutdown_timeout,
-        starve_timeout: seat.target.starve_timeout,
-        idle_probe: seat.target.idle_probe,
+        limits: target.limits,
+        data_bytes: target.buffers_bytes,
+        receive_bytes: target.receive_bytes,
+        drain_timeout: target.shutdown_timeout,
+        starve_timeout: target.starve_timeout,
+        idle_probe: target.idle_probe,
+        read_sinks_remotely_writable: part.read_sinks_remotely_writable,
         ..ReactorConfig::default()
     };
-    let mut reactor = Reactor::new(seat.fabric, storage, seat.registry, config)
+    let mut reactor = Reactor::new(fabric, storage, common.registry, config)
         .map_err(|error: ReactorError| setup("cannot set up a reactor")(error))?;
-    for address in &seat.listeners {
+    for address in &part.listeners {
         reactor.listen(*address).map_err(setup("cannot listen"))?;
     }
     Sleeper::new(reactor).map_err(setup("cannot set up the place to sleep"))

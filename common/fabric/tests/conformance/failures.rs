@@ -42,6 +42,9 @@ fn breaks<H: Harness>(
 }
 
 pub fn invalidates<H: Harness>(pair: &mut Pair<H>) {
+    if !pair.harness.invalidates() {
+        return;
+    }
     let (host, target) = pair.connect();
     let domain = pair.side(Host).domain;
     let memory = Memory::allocate(8192).unwrap();

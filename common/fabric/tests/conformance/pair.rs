@@ -27,6 +27,11 @@ pub trait Harness {
     fn lossy(&self) -> bool {
         false
     }
+    /// Whether a peer may invalidate memory that [`Fabric::register`] registered. Devices let that
+    /// be done to memory windows and to what kernels register, not to the regions of user space.
+    fn invalidates(&self) -> bool {
+        true
+    }
     /// Lets time pass until something may have happened, and not much longer than `limit`.
     fn advance(&mut self, limit: Duration);
 }

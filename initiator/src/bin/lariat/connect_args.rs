@@ -118,11 +118,7 @@ impl ConnectArgs {
         options.fabric = match self.fabric {
             FabricArg::Auto => FabricChoice::Auto,
             FabricArg::Soft => FabricChoice::Soft,
-            FabricArg::Ib => {
-                return Err(usage(
-                    "--fabric ib: this build has no support for RDMA devices; use --fabric soft",
-                ));
-            }
+            FabricArg::Ib => FabricChoice::Ib,
         };
         if let Some(id) = self.hostid.map_or_else(host_id_of_file, |id| Ok(Some(id)))? {
             options.host_id = HostId(id.into_bytes());
@@ -170,14 +166,6 @@ impl SubsystemArgs {
             |_| format!("{}:{}", self.connect.traddr, self.connect.trsvcid),
             |address| address.to_string(),
         )
-    }
-
-    /// For reports: `auto` is the soft provider as long as there is no other.
-    pub(crate) fn fabric_name(&self) -> &'static str {
-        match self.connect.fabric {
-            FabricArg::Auto | FabricArg::Soft => "soft",
-            FabricArg::Ib => "ib",
-        }
     }
 
     /// For reports.
@@ -302,7 +290,7 @@ mod tests {
         let ib = parse(&["-a", "::1", "--fabric", "ib"]).unwrap();
         let mut options =
             ConnectOptions::new(ib.subsystem.connect.resolve().unwrap(), ib.subsystem.nqn.clone());
-        let error = ib.subsystem.connect.apply(&mut options).unwrap_err();
-        assert!(error.is::<crate::failure::Usage>(), "{error}");
+        ib.subsystem.connect.apply(&mut options).unwrap();
+        assert_eq!(options.fabric, FabricChoice::Ib);
     }
 }

@@ -43,7 +43,7 @@ pub(crate) fn bench(args: &BenchArgs, stop: &Stop) -> Result<()> {
         address: subsystem.address(),
         nqn: subsystem.nqn().to_string(),
         nsid: geometry.nsid.0,
-        fabric: subsystem.fabric_name().to_owned(),
+        fabric: controller.fabric_name().to_owned(),
     };
     match args.output_format {
         OutputFormat::Normal => print(&report.human(options, &place))?,

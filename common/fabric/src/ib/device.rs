@@ -1,0 +1,189 @@
+//! A device as one fabric uses it: what it can do, its completion queues. Called by `fabric`.
+
+use core::ffi::CStr;
+use core::net::SocketAddr;
+use core::ptr::NonNull;
+use std::io;
+use std::sync::Arc;
+
+use lariat_roce::verbs::DeviceLimits;
+use rdma_sys::{ibv_context, ibv_device_cap_flags, ibv_port_state, ibv_transport_type};
+
+use super::cm::{CmId, EventChannel, IdKey};
+use super::cq::{CompChannel, Cq};
+
+/// Entries of the first completion queue; each further one has twice as many as the one before.
+const FIRST_CQ: u32 = 2048;
+const LARGEST_CQ: u32 = 1 << 16;
+/// Outstanding requests of a queue at most: their numbers have 16 bits, and a completion queue has
+/// to hold both queues of a queue pair with room to spare.
+const MAX_DEPTH: u32 = 1 << 13;
+
+/// What a device can do. Read once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Abilities {
+    pub(super) max_depth: u32,
+    pub(super) max_sge: u32,
+    pub(super) max_sge_read: u32,
+    pub(super) max_reads_out: u8,
+    pub(super) max_reads_in: u8,
+    pub(super) max_cqe: u32,
+    pub(super) max_regions: u32,
+    pub(super) send_with_invalidate: bool,
+    pub(super) iwarp: bool,
+}
+
+/// A device, shared by all connections of a fabric that run over it.
+///
+/// The order of the fields is the order in which they are destroyed.
+#[derive(Debug)]
+pub(super) struct Device {
+    pub(super) cqs: Vec<Cq>,
+    pub(super) channel: CompChannel,
+    context: NonNull<ibv_context>,
+    pub(super) name: String,
+    pub(super) abilities: Abilities,
+    /// The device is gone; what is left of it only waits to be freed.
+    pub(super) removed: bool,
+    /// Keeps librdmacm from closing the device as long as this value lives.
+    anchor: CmId,
+}
+
+// SAFETY: libibverbs may be called from any thread; the context is that of `anchor`.
+unsafe impl Send for Device {}
+
+/// A negative or absurd limit is none.
+fn limit(value: core::ffi::c_int) -> u32 {
+    u32::try_from(value).unwrap_or(0)
+}
+
+/// Depths of 255 mean "as many as the device can" to librdmacm.
+fn reads(value: core::ffi::c_int) -> u8 {
+    u8::try_from(value.clamp(0, 254)).unwrap_or(0)
+}
+
+/// The name that libibverbs has for a device.
+///
+/// # Safety
+/// The context is alive.
+pub(super) unsafe fn name_of(context: NonNull<ibv_context>) -> String {
+    // SAFETY: a live context has a device, and that a name which ends with a zero.
+    unsafe {
+        let name = rdma_sys::ibv_get_device_name((*context.as_ptr()).device);
+        if name.is_null() {
+            return "?".to_owned();
+        }
+        CStr::from_ptr(name).to_string_lossy().into_owned()
+    }
+}
+
+/// Whether it is an iWARP device.
+///
+/// # Safety
+/// The context is alive.
+pub(super) unsafe fn is_iwarp(context: NonNull<ibv_context>) -> bool {
+    // SAFETY: a live context has a device.
+    let transport = unsafe { (*(*context.as_ptr()).device).transport_type };
+    transport == ibv_transport_type::IBV_TRANSPORT_IWARP
+}
+
+/// State and largest message of a port.
+///
+/// # Errors
+/// The device's word.
+///
+/// # Safety
+/// The context is alive.
+pub(super) unsafe fn query_port(
+    context: NonNull<ibv_context>,
+    port: u8,
+) -> io::Result<(ibv_port_state::Type, u32)> {
+    // SAFETY: a structure of integers, for which zero is a value.
+    let mut attributes: rdma_sys::ibv_port_attr = unsafe { core::mem::zeroed() };
+    // SAFETY: a live context, and a place for the answer.
+    match unsafe { rdma_sys::___ibv_query_port(context.as_ptr(), port, &mut attributes) } {
+        0 => Ok((attributes.state, attributes.max_msg_sz)),
+        errno => Err(io::Error::from_raw_os_error(errno.abs())),
+    }
+}
+
+impl Device {
+    /// Opens the device that `address` belongs to, on which some identifier is bound already.
+    ///
+    /// # Errors
+    /// The device's word.
+    pub(super) fn open(channel: &Arc<EventChannel>, address: SocketAddr) -> io::Result<Self> {
+        let mut anchor = CmId::new(channel)?;
+        let mut address = address;
+        address.set_port(0);
+        anchor.bind(address)?;
+        let context = anchor.context().ok_or(io::ErrorKind::NotFound)?;
+        // SAFETY: a structure of integers, for which zero is a value.
+        let mut attributes: rdma_sys::ibv_device_attr = unsafe { core::mem::zeroed() };
+        // SAFETY: a live context, and a place for the answer.
+        match unsafe { rdma_sys::ibv_query_device(context.as_ptr(), &mut attributes) } {
+            0 => {}
+            errno => return Err(io::Error::from_raw_os_error(errno.abs())),
+        }
+        // SAFETY: the anchor keeps the context alive.
+        let iwarp = unsafe { is_iwarp(context) };
+        let management = ibv_device_cap_flags::IBV_DEVICE_MEM_MGT_EXTENSIONS.0;
+        let abilities = Abilities {
+            max_depth: limit(attributes.max_qp_wr)
+                .min(limit(attributes.max_cqe) / 4)
+                .min(MAX_DEPTH),
+            max_sge: limit(attributes.max_sge),
+            max_sge_read: limit(attributes.max_sge_rd),
+            max_reads_out: reads(attributes.max_qp_init_rd_atom),
+            max_reads_in: reads(attributes.max_qp_rd_atom),
+            max_cqe: limit(attributes.max_cqe),
+            max_regions: limit(attributes.max_mr),
+            send_with_invalidate: attributes.device_cap_flags & management != 0,
+            iwarp,
+        };
+        // SAFETY: the anchor keeps the context alive; it is dropped last.
+        let (channel, name) = unsafe { (CompChannel::create(context)?, name_of(context)) };
+        tracing::debug!(device = name, ?abilities, "RDMA device opened");
+        Ok(Self { cqs: Vec::new(), channel, context, name, abilities, removed: false, anchor })
+    }
+
+    pub(super) fn context(&self) -> NonNull<ibv_context> {
+        self.context
+    }
+
+    pub(super) fn anchor(&self) -> IdKey {
+        self.anchor.key()
+    }
+
+    /// The limits of connections over `port`.
+    pub(super) fn limits(&self, port: u8, remote_invalidate: bool) -> DeviceLimits {
+        // SAFETY: the anchor keeps the context alive.
+        let largest = unsafe { query_port(self.context, port) }.map_or(1 << 30, |(_, size)| size);
+        DeviceLimits {
+            max_queue_depth: self.abilities.max_depth,
+            max_sge: self.abilities.max_sge,
+            max_initiator_depth: self.abilities.max_reads_out,
+            max_responder_resources: self.abilities.max_reads_in,
+            send_with_invalidate: self.abilities.send_with_invalidate && remote_invalidate,
+            read_sink_needs_remote_write: self.abilities.iwarp,
+            max_message_bytes: largest.max(1 << 16),
+        }
+    }
+
+    /// Promises `entries` of a completion queue, which it makes if there is none with so much room.
+    ///
+    /// Queues are not resized: not all devices can, and doubling keeps them few.
+    pub(super) fn promise(&mut self, entries: u32) -> io::Result<usize> {
+        if let Some(place) = self.cqs.iter_mut().position(|cq| cq.promise(entries)) {
+            return Ok(place);
+        }
+        let number = u32::try_from(self.cqs.len()).unwrap_or(u32::MAX);
+        let wanted = FIRST_CQ.checked_shl(number).unwrap_or(LARGEST_CQ).min(LARGEST_CQ);
+        let capacity = wanted.max(entries).min(self.abilities.max_cqe).max(entries);
+        // SAFETY: the anchor keeps the context alive; the channel is destroyed after the queue.
+        let mut cq = unsafe { Cq::create(self.context, &self.channel, capacity)? };
+        cq.promise(entries);
+        self.cqs.push(cq);
+        Ok(self.cqs.len() - 1)
+    }
+}

@@ -1,0 +1,113 @@
+//! The RDMA devices of the machine, as sysfs shows them to everybody: for messages that say what to
+//! do. Called by `cover`, `fabric` and `mod`.
+
+use std::fs;
+use std::path::Path;
+
+/// A port of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Port {
+    pub(super) device: String,
+    pub(super) number: u8,
+    /// `ACTIVE`, `DOWN`, ...
+    pub(super) state: String,
+    /// `Ethernet` or `InfiniBand`.
+    pub(super) link: String,
+    /// Network interfaces on it.
+    pub(super) interfaces: Vec<String>,
+}
+
+impl core::fmt::Display for Port {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Self { device, number, state, link, interfaces } = self;
+        write!(f, "{device} port {number} {state} ({link}")?;
+        match interfaces.as_slice() {
+            [] => write!(f, ", no network interface)"),
+            some => write!(f, ", {})", some.join(" ")),
+        }
+    }
+}
+
+fn line(path: &Path) -> String {
+    fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()
+}
+
+fn names(path: &Path) -> Vec<String> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let mut names: Vec<_> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+/// All ports.
+pub(super) fn ports() -> Vec<Port> {
+    ports_below(Path::new("/sys/class"))
+}
+
+fn ports_below(class: &Path) -> Vec<Port> {
+    let mut ports = Vec::new();
+    let devices = class.join("infiniband");
+    for device in names(&devices) {
+        let ipoib = names(&class.join("net")).into_iter().filter(|interface| {
+            class.join("net").join(interface).join("device/infiniband").join(&device).exists()
+        });
+        let ipoib: Vec<_> = ipoib.collect();
+        for number in names(&devices.join(&device).join("ports")) {
+            let port = devices.join(&device).join("ports").join(&number);
+            let Ok(number) = number.parse() else { continue };
+            let gids = port.join("gid_attrs/ndevs");
+            let mut interfaces: Vec<_> =
+                names(&gids).iter().map(|gid| line(&gids.join(gid))).collect();
+            interfaces.retain(|interface| !interface.is_empty());
+            if interfaces.is_empty() {
+                interfaces.clone_from(&ipoib);
+            }
+            interfaces.sort();
+            interfaces.dedup();
+            let state = line(&port.join("state"));
+            let state = state.split(": ").last().unwrap_or_default().to_owned();
+            let link = line(&port.join("link_layer"));
+            ports.push(Port { device: device.clone(), number, state, link, interfaces });
+        }
+    }
+    ports
+}
+
+/// Whether a device is an iWARP one.
+pub(super) fn is_iwarp(device: &str) -> bool {
+    // "4: RNIC"
+    line(&Path::new("/sys/class/infiniband").join(device).join("node_type")).starts_with('4')
+}
+
+/// All ports in words.
+pub(super) fn describe() -> String {
+    let ports: Vec<_> = ports().iter().map(Port::to_string).collect();
+    if ports.is_empty() {
+        "this machine has no RDMA device".to_owned()
+    } else {
+        format!("the RDMA devices are {}", ports.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sysfs_is_read() {
+        let root = std::env::temp_dir().join(format!("lariat-inventory-{}", std::process::id()));
+        let port = root.join("infiniband/rxe0/ports/1");
+        let gids = port.join("gid_attrs/ndevs");
+        fs::create_dir_all(&gids).unwrap();
+        fs::write(port.join("state"), "4: ACTIVE\n").unwrap();
+        fs::write(port.join("link_layer"), "Ethernet\n").unwrap();
+        fs::write(gids.join("0"), "eth7\n").unwrap();
+        fs::write(gids.join("1"), "eth7\n").unwrap();
+        let ports = ports_below(&root);
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(ports.len(), 1);
+        assert_eq!(ports[0].to_string(), "rxe0 port 1 ACTIVE (Ethernet, eth7)");
+        assert!(ports_below(&root).is_empty());
+    }
+}
