@@ -98,6 +98,13 @@ impl Harness for Devices {
         false
     }
 
+    fn too_long(&self) -> &[(WcStatus, WcStatus)] {
+        &[
+            (WcStatus::RemoteInvalidRequest, WcStatus::LocalLength),
+            (WcStatus::RemoteOperation, WcStatus::LocalQpOperation),
+        ]
+    }
+
     fn advance(&mut self, limit: Duration) {
         let fds: Vec<BorrowedFd<'_>> =
             self.host.wait_fds().into_iter().chain(self.target.wait_fds()).collect();

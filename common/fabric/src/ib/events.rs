@@ -32,6 +32,10 @@ pub(super) fn conn_of(event: &CmEvent) -> ConnId {
     }
 }
 
+fn no_way() -> String {
+    format!("no RDMA device has a way to the peer; {}", inventory::describe())
+}
+
 impl IbFabric {
     /// Takes all events that are there, and requests that other members handed over.
     pub(super) fn take_events(&mut self, now: Timestamp) {
@@ -162,7 +166,7 @@ impl IbFabric {
         let State::Resolving { timeout } = conn.state else { return };
         if let Err(error) = conn.id.resolve_route(timeout) {
             let errno = error.raw_os_error().unwrap_or(libc::EIO);
-            self.unreachable(slot, errno, None);
+            self.unreachable(slot, errno, Some(no_way()));
         }
     }
 
@@ -195,11 +199,7 @@ impl IbFabric {
                 self.outbox.push(CmEvent::ConnectFailed { conn, failure });
             }
             State::Resolving { .. } => {
-                let note = format!(
-                    "the way to the peer could not be resolved over RDMA; {}",
-                    inventory::describe()
-                );
-                self.unreachable(slot, errno, Some(note));
+                self.unreachable(slot, errno, Some(no_way()));
             }
             State::Resolved
             | State::Requested { .. }
@@ -220,7 +220,12 @@ impl IbFabric {
 
     fn on_rejected(&mut self, slot: usize, event: &Event) {
         let Some(conn) = self.conns.get_mut(slot) else { return };
-        if !matches!(conn.state, State::Connecting { .. } | State::Accepting { .. }) {
+        // On the passive side: the peer gave up while we thought about it.
+        let waiting = matches!(
+            conn.state,
+            State::Connecting { .. } | State::Requested { .. } | State::Accepting { .. }
+        );
+        if !waiting {
             return;
         }
         conn.state = State::Dead;

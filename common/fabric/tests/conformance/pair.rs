@@ -32,6 +32,11 @@ pub trait Harness {
     fn invalidates(&self) -> bool {
         true
     }
+    /// How a message that does not fit its receive ends for the sender, and for the receiver
+    /// (IBTA 9.9.2.4.2: an invalid request; Soft-RoCE has it otherwise).
+    fn too_long(&self) -> &[(WcStatus, WcStatus)] {
+        &[(WcStatus::RemoteInvalidRequest, WcStatus::LocalLength)]
+    }
     /// Lets time pass until something may have happened, and not much longer than `limit`.
     fn advance(&mut self, limit: Duration);
 }
