@@ -200,7 +200,7 @@ fn fabric(given: &Given) -> Result<FabricChoice, SettingsError> {
     match given.fabric.as_deref() {
         None | Some("auto") => Ok(FabricChoice::Auto),
         Some("soft") => Ok(FabricChoice::Soft),
-        Some("ib") => refuse("ib", "this build has no support for RDMA devices; use soft"),
+        Some("ib") => Ok(FabricChoice::Ib),
         Some(other) => refuse(other, "there are auto, soft and ib"),
     }
 }

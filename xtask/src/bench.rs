@@ -30,7 +30,8 @@ const DISK_MIB: u64 = 1024;
 const MEMORY_MIB: u64 = 512;
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    setup::install(&[setup::CC, setup::FIO])?;
+    setup::install(setup::BUILD)?;
+    setup::install(&[setup::FIO])?;
     let binaries = Binaries::build()?;
     let folder =
         tempfile::Builder::new().prefix("lariat-bench-").tempdir_in(shell::root().join("build"))?;

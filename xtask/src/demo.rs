@@ -30,7 +30,8 @@ const IMAGE_MIB: u64 = 64;
 const DISK_MIB: u64 = 512;
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    setup::install(&[setup::CC, setup::MKE2FS, setup::FIO])?;
+    setup::install(setup::BUILD)?;
+    setup::install(&[setup::MKE2FS, setup::FIO])?;
     let binaries = Binaries::build()?;
     let folder = tempfile::Builder::new().prefix("lariat-demo-").tempdir_in(scratch()?)?;
     let disk = folder.path().join("disk.img");

@@ -58,7 +58,7 @@ const CONFIG: &[&str] = &[
 ];
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    setup::install(&[setup::CC])?;
+    setup::install(setup::BUILD)?;
     let table = shell::root().join("fio-plugin/abi.tsv");
     let table = std::fs::read_to_string(&table).with_context(|| table.display().to_string())?;
     let fields: Vec<&str> =

@@ -1,22 +1,72 @@
 //! Installing the Debian packages that chores need.
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
 use crate::shell;
 
-/// A program and the Debian package that has it.
+/// A Debian package, and how to see that it is there.
 #[derive(Clone, Copy)]
 pub(crate) struct Tool {
-    program: &'static str,
+    sign: Sign,
     package: &'static str,
 }
 
-pub(crate) const MKE2FS: Tool = Tool { program: "mke2fs", package: "e2fsprogs" };
-pub(crate) const FIO: Tool = Tool { program: "fio", package: "fio" };
-pub(crate) const TSHARK: Tool = Tool { program: "tshark", package: "tshark" };
-pub(crate) const CC: Tool = Tool { program: "cc", package: "gcc" };
+#[derive(Clone, Copy)]
+enum Sign {
+    /// A program of it is in PATH.
+    Program(&'static str),
+    /// A file of it exists.
+    File(&'static str),
+    /// Some version of libclang's library exists.
+    Libclang,
+}
+
+impl Tool {
+    const fn program(program: &'static str, package: &'static str) -> Self {
+        Self { sign: Sign::Program(program), package }
+    }
+
+    const fn file(file: &'static str, package: &'static str) -> Self {
+        Self { sign: Sign::File(file), package }
+    }
+
+    fn is_missing(&self) -> bool {
+        match self.sign {
+            Sign::Program(program) => shell::find(program).is_none(),
+            Sign::File(file) => !Path::new(file).exists(),
+            Sign::Libclang => {
+                std::env::var_os("LIBCLANG_PATH").is_none()
+                    && !LIBCLANG_FOLDERS.iter().any(|folder| holds_libclang(Path::new(folder)))
+            }
+        }
+    }
+}
+
+const LIBCLANG_FOLDERS: &[&str] =
+    &["/usr/lib", "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"];
+
+fn holds_libclang(folder: &Path) -> bool {
+    folder.read_dir().into_iter().flatten().flatten().any(|entry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        name.starts_with("libclang-") && name.contains(".so")
+    })
+}
+
+pub(crate) const MKE2FS: Tool = Tool::program("mke2fs", "e2fsprogs");
+pub(crate) const FIO: Tool = Tool::program("fio", "fio");
+pub(crate) const TSHARK: Tool = Tool::program("tshark", "tshark");
+pub(crate) const CC: Tool = Tool::program("cc", "gcc");
+const PKG_CONFIG: Tool = Tool::program("pkg-config", "pkg-config");
+const IBVERBS: Tool = Tool::file("/usr/include/infiniband/verbs.h", "libibverbs-dev");
+const RDMACM: Tool = Tool::file("/usr/include/rdma/rdma_cma.h", "librdmacm-dev");
+const LIBCLANG: Tool = Tool { sign: Sign::Libclang, package: "libclang-dev" };
+
+/// What building needs: a linker, and for the feature `ib` the libraries of RDMA devices.
+pub(crate) const BUILD: &[Tool] = &[CC, PKG_CONFIG, IBVERBS, RDMACM, LIBCLANG];
 
 const fn tool(program: &'static str, package: &'static str) -> Tool {
     Tool { program, package }
@@ -39,15 +89,13 @@ pub(crate) const LAB: &[Tool] = &[
 ];
 
 /// What any of the verbs needs.
-pub(crate) const EVERYTHING: &[Tool] = &[MKE2FS, FIO, TSHARK, CC];
+pub(crate) const EVERYTHING: &[Tool] =
+    &[MKE2FS, FIO, TSHARK, CC, PKG_CONFIG, IBVERBS, RDMACM, LIBCLANG];
 
 /// Installs the packages of those tools that are missing.
 pub(crate) fn install(tools: &[Tool]) -> Result<()> {
-    let missing: Vec<&str> = tools
-        .iter()
-        .filter(|tool| shell::find(tool.program).is_none())
-        .map(|tool| tool.package)
-        .collect();
+    let missing: Vec<&str> =
+        tools.iter().filter(|tool| tool.is_missing()).map(|tool| tool.package).collect();
     if missing.is_empty() {
         return Ok(());
     }
