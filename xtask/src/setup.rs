@@ -68,24 +68,24 @@ const LIBCLANG: Tool = Tool { sign: Sign::Libclang, package: "libclang-dev" };
 /// What building needs: a linker, and for the feature `ib` the libraries of RDMA devices.
 pub(crate) const BUILD: &[Tool] = &[CC, PKG_CONFIG, IBVERBS, RDMACM, LIBCLANG];
 
-const fn tool(program: &'static str, package: &'static str) -> Tool {
-    Tool { program, package }
-}
-
 /// What `cargo xtask lab` needs, on this machine and in the guest, which has the same files.
 pub(crate) const LAB: &[Tool] = &[
     CC,
+    PKG_CONFIG,
+    IBVERBS,
+    RDMACM,
+    LIBCLANG,
     FIO,
     MKE2FS,
     TSHARK,
-    tool("python3", "python3"),
-    tool("qemu-system-x86_64", "qemu-system-x86"),
-    tool("busybox", "busybox-static"),
-    tool("depmod", "kmod"),
-    tool("file", "file"),
-    tool("ip", "iproute2"),
-    tool("nvme", "nvme-cli"),
-    tool("setsid", "util-linux"),
+    Tool::program("python3", "python3"),
+    Tool::program("qemu-system-x86_64", "qemu-system-x86"),
+    Tool::program("busybox", "busybox-static"),
+    Tool::program("depmod", "kmod"),
+    Tool::program("file", "file"),
+    Tool::program("ip", "iproute2"),
+    Tool::program("nvme", "nvme-cli"),
+    Tool::program("setsid", "util-linux"),
 ];
 
 /// What any of the verbs needs.

@@ -257,7 +257,7 @@ impl IbFabric {
             _ => return,
         };
         conn.state = State::Established;
-        if let Some(qp) = &mut conn.qp {
+        if let Some(qp) = conn.qp.as_mut().filter(|_| !iwarp) {
             qp.set_rnr_timer();
         }
         self.outbox.push(CmEvent::Established {

@@ -2,7 +2,7 @@
 //! Soft-RoCE and Soft-iWARP. [`IbFabric`] implements [`Fabric`](crate::Fabric) on them.
 //!
 //! Each object of the C libraries has its wrapper in a file of its own (`cm`, `device`, `cq`, `mr`,
-//! `qp`): only these contain unsafe code. `fabric` owns them, `events` says what connection events
+//! `qp`): only these contain unsafe code. `fabric` owns them, `verbs` is the trait, `events` says what connection events
 //! do, `group` shares listeners between threads, `cover` finds the device of an address.
 //!
 //! Receives are posted to each queue pair's own queue. A shared receive queue would go beside the
@@ -21,6 +21,7 @@ mod inventory;
 mod memory;
 mod mr;
 mod qp;
+mod verbs;
 
 pub use cover::{Cover, local as cover_local, remote as cover_remote};
 pub use fabric::IbFabric;
@@ -76,6 +77,12 @@ pub enum OpenError {
 }
 
 const CM_FILE: &str = "/dev/infiniband/rdma_cm";
+const VERBS_FILE: &str = "/dev/infiniband/uverbs0";
+
+fn forbidden(file: &str) -> bool {
+    let opened = std::fs::File::options().read(true).write(true).open(file);
+    opened.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+}
 
 impl OpenError {
     /// What stands behind an error of the first call to librdmacm.
@@ -86,6 +93,8 @@ impl OpenError {
             Some(libc::ENODEV | libc::ENOENT | libc::ENOSYS | libc::ENXIO) if nothing => {
                 Self::NoDevice
             }
+            // libibverbs leaves devices out that it may not open.
+            _ if forbidden(VERBS_FILE) => Self::Permission { file: VERBS_FILE },
             Some(libc::ENODEV | libc::ENOENT | libc::ENOSYS | libc::ENXIO) => {
                 Self::NoDeviceFile { file: CM_FILE }
             }
