@@ -1,7 +1,8 @@
-//! With the feature `ib`: says in one line what is missing for it, before `rdma-sys` says it in many.
+//! With the feature `ib`: says in one line what is missing for it.
 //!
-//! `rdma-sys` has no build dependency in common with this script, so the script (which compiles in
-//! a moment) has failed long before bindgen is even built. It uses nothing but the standard library.
+//! `rdma-sys` finds out for itself too, by a panic that names the package. Nothing orders the two, so
+//! where there are few cores its words may come first. `cargo xtask` installs what is missing before
+//! it builds. This script uses nothing but the standard library, to be as early as it can.
 
 use std::env;
 use std::path::Path;
