@@ -1,7 +1,7 @@
 //! Which listeners go to which RDMA provider. Called by `run`.
 //!
 //! Reactors are generic over their fabric, so a reactor has one provider. Listeners of both kinds
-//! get a set of reactors each (see docs/decisions/mixed-providers.md).
+//! get a set of reactors each (see docs/decisions/0006-mixed-providers.md).
 
 use core::net::SocketAddr;
 
