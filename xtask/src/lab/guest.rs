@@ -59,6 +59,7 @@ impl Guest {
             let pip = environment.join("bin/pip").display().to_string();
             shell::capture(&mut shell::command(&pip, &["install", "--quiet", VIRTME]))?;
         }
+        fs::create_dir_all(super::folder().join("out"))?;
         let mut guest = Self { kernel, binaries, virtme, kvm: false };
         guest.kvm = Path::new("/dev/kvm").exists() && guest.boots_with_kvm()?;
         Ok(guest)
@@ -93,6 +94,12 @@ impl Guest {
         let image = self.kernel.image.display().to_string();
         let out = super::folder().join("out").display().to_string();
         let mut command = shell::command("setsid", &["--wait"]);
+        // vng starts its siblings by name.
+        let mut path = vec![self.virtme.parent().unwrap_or(Path::new("/")).to_owned()];
+        path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+        if let Ok(path) = std::env::join_paths(path) {
+            command.env("PATH", path);
+        }
         command.arg(&self.virtme).args(["--run", &image, "--cpus", "2", "--memory", memory]);
         command.args(["--user", "root", "--rwdir", &out]);
         if !kvm {
@@ -106,7 +113,6 @@ impl Guest {
     pub(crate) fn run(&self, scenario: &Scenario, patience: f64, verbose: bool) -> Result<Outcome> {
         let logs = super::folder().join("logs");
         fs::create_dir_all(&logs)?;
-        fs::create_dir_all(super::folder().join("out"))?;
         // A copy, so that editing a script does not disturb a run: bash reads as it goes.
         let scripts = tempfile::tempdir_in(super::folder())?;
         for entry in fs::read_dir(scenario.script.parent().unwrap_or(Path::new("/")))? {
@@ -123,10 +129,11 @@ impl Guest {
             script.display(),
         );
         let start = Instant::now();
+        let complaints = log.with_extension("stderr");
         let mut child = self
             .command(self.kvm, &scenario.memory, &line)
             .stdout(Stdio::piped())
-            .stderr(File::create(log.with_extension("stderr"))?)
+            .stderr(File::create(&complaints)?)
             .spawn()
             .context("cannot start virtme-ng")?;
         let limit = BOOT_LIMIT + scenario.limit.mul_f64(patience);
@@ -157,7 +164,11 @@ impl Guest {
                 let seconds = limit.as_secs();
                 Verdict::Failed(format!("not done within {seconds} s; the last check: {last}"))
             }
-            _ => Verdict::Failed("the guest did not boot".into()),
+            _ => {
+                let said = fs::read_to_string(&complaints).unwrap_or_default();
+                let said = said.trim().lines().last().unwrap_or("nothing").to_owned();
+                Verdict::Failed(format!("the guest did not boot; virtme-ng said: {said}"))
+            }
         };
         let checks = checks.unwrap_or_else(|| "-".into());
         Ok(Outcome { verdict, checks, took: start.elapsed(), log })
