@@ -72,8 +72,7 @@ umount "$WORK/mount"
 files=$(open_files)
 impair loss 100%
 say 'the host is cut off'
-check 'our target drops it after its keep-alive time' until_true 60 grep -qi 'keep.alive' "$lariatd_log"
-grep -i 'keep.alive' "$lariatd_log" | tail -n 3
+check 'our target drops it after its keep-alive time' until_true 60 grep -q KeepAliveExpired "$lariatd_log"
 impair
 check 'the host comes back by itself' until_true 60 controller_live $NQN
 check 'and reads' dd if="$d" of=/dev/null bs=1M count=4 iflag=direct

@@ -18,19 +18,27 @@ capture_start() {
 capture_stop() { sleep 1; kill -INT $capture_pid; wait $capture_pid; }
 kernel_host() {
     kernel_connect "$1" $NQN --nr-io-queues=1 &&
-        verify "$(device $NQN)" 256k 4k --iodepth=4 && verify "$(device $NQN)" 512k 128k --iodepth=2 &&
+        verify "$(device $NQN)" 64k 4k --iodepth=4 && verify "$(device $NQN)" 256k 128k --iodepth=2 &&
         kernel_disconnect $NQN
 }
-our_host() { ours_verify "$1" $KERNEL_NQN 262144 4k && ours_verify "$1" $KERNEL_NQN 524288 128k; }
-count() { tshark -r "$WORK/$1.pcapng" -Y "$2" 2>/dev/null | wc -l; }
-some() { local n; n=$(count "$1" "$2"); echo "$n packets"; [ "$n" -gt "${3:-0}" ]; }
-none() { tshark -r "$WORK/$1.pcapng" -Y "$2" 2>/dev/null | tee "$WORK/lines" | head -n 5; [ ! -s "$WORK/lines" ]; }
+our_host() { ours_verify "$1" $KERNEL_NQN 65536 4k && ours_verify "$1" $KERNEL_NQN 262144 128k; }
+# dissect NAME: one line per packet (one pass: tshark is slow under emulation).
+dissect() {
+    tshark -r "$WORK/$1.pcapng" -T fields -E separator='|' -e frame.number -e _ws.col.Protocol \
+        -e infiniband.bth.opcode -e infiniband.mad.attributeid -e _ws.malformed -e _ws.expert.severity \
+        -e _ws.col.Info >"$WORK/$1.txt" 2>/dev/null && [ -s "$WORK/$1.txt" ]
+}
+# some NAME MINIMUM CONDITION: at least so many packets for which awk's condition holds.
+some() { awk -F'|' -v n="$2" "$3 { n-- } END { print NR, \"packets\"; exit n > 0 }" "$WORK/$1.txt"; }
+none() { awk -F'|' "$2 { print; found = 1 } END { exit found }" "$WORK/$1.txt"; }
 
 for address in 10.9.0.2 fd09::2; do
     capture_start "target-$address"
     check "the kernel host works with $address" kernel_host $address
     capture_stop
 done
+# Its port of UDP is the only one the kernel answers to: one of ours at a time.
+check 'lariatd ends with success' stop_lariatd
 for address in 10.9.0.1 fd09::1; do
     capture_start "initiator-$address"
     check "our initiator works with $address" our_host $address
@@ -38,10 +46,11 @@ for address in 10.9.0.1 fd09::1; do
 done
 for name in target-10.9.0.2 target-fd09::2 initiator-10.9.0.1 initiator-fd09::1; do
     cp "$WORK/$name.pcapng" "$LAB_OUT/"
-    check "$name: packets are RoCEv2" some $name infiniband.bth 200
-    check "$name: and nothing else" none $name '!infiniband'
-    check "$name: NVMe/RDMA commands and completions" some $name 'nvme-rdma' 20
-    check "$name: connection management" some $name 'infiniband.mad.attributeid == 0x0010' 1
-    check "$name: nothing malformed" none $name '_ws.malformed || _ws.expert.severity == error'
+    must "$name: dissected" dissect $name
+    check "$name: RoCEv2" some $name 200 '$3 != ""'
+    check "$name: and nothing else" none $name '$3 == ""'
+    check "$name: NVMe/RDMA" some $name 20 '$2 ~ /NVMe/'
+    check "$name: connection management" some $name 2 '$4 != ""'
+    check "$name: nothing malformed" none $name '$5 != "" || $6 ~ /8388608/ || $7 ~ /[Mm]alformed/'
 done
 finish
