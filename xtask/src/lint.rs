@@ -2,9 +2,10 @@
 
 use anyhow::Result;
 
-use crate::shell;
+use crate::{setup, shell};
 
 pub(crate) fn run() -> Result<()> {
+    setup::install(setup::BUILD)?;
     shell::run(&mut shell::cargo(&["fmt", "--all", "--check"]))?;
     shell::run(&mut shell::cargo(&[
         "clippy",
