@@ -36,15 +36,24 @@ fn main() -> ExitCode {
         Ok(config) => config,
         Err(error) => return fail(&error.into(), 2),
     };
+    let filter = match log_filter(arguments.log.as_deref(), &config) {
+        Ok(filter) => filter,
+        Err(error) => return fail(&error, 2),
+    };
     if arguments.check {
         return match say(&format!("{}: ok", arguments.config.display())) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&error, 1),
         };
     }
-    if let Err(error) = log_to_stderr(arguments.log.as_deref(), &config) {
-        return fail(&error, 2);
-    }
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        // A log that cannot be written (disk full, reader gone) would be told to stderr: the same,
+        // with a panic.
+        .log_internal_errors(false)
+        .init();
     // Before any other thread is started, so that all of them have the signals blocked.
     if let Err(error) = daemon::block_signals() {
         return fail(&error.into(), 1);
@@ -73,15 +82,9 @@ fn fail(error: &anyhow::Error, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-fn log_to_stderr(option: Option<&str>, config: &Config) -> anyhow::Result<()> {
+fn log_filter(option: Option<&str>, config: &Config) -> anyhow::Result<EnvFilter> {
     let variable = std::env::var("RUST_LOG").ok().filter(|filter| !filter.is_empty());
     let filter = option.or(variable.as_deref()).or(config.target.log.as_deref()).unwrap_or("info");
-    let filter = EnvFilter::try_new(filter)
-        .with_context(|| format!("{filter:?} is no log filter; write info or debug, say"))?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
-    Ok(())
+    EnvFilter::try_new(filter)
+        .with_context(|| format!("{filter:?} is no log filter; write info or debug, say"))
 }

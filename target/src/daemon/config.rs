@@ -162,6 +162,15 @@ fn overrides(
         let Ok(name) = name.into_string() else { continue };
         let Some(rest) = name.strip_prefix(PREFIX) else { continue };
         let path = path_of(rest);
+        // The library makes lists as long as the place says, whatever memory that takes.
+        if rest.split("__").any(|level| level.len() > 4 && is_place(level)) {
+            return Err(ConfigError::Key {
+                origin: format!("environment variable {name}"),
+                key: path,
+                wrong: "no list is that long".to_owned(),
+                instead: "write a place from 0 to 9999".to_owned(),
+            });
+        }
         let value = value.into_string().map_err(|_| ConfigError::Key {
             origin: format!("environment variable {name}"),
             key: path.clone(),
@@ -173,11 +182,16 @@ fn overrides(
     Ok(found.into_iter().map(|(name, (path, value))| (name, path, value)).collect())
 }
 
+/// Whether a level of a variable's name is a place in a list.
+fn is_place(level: &str) -> bool {
+    !level.is_empty() && level.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// `LISTENER__0__PORT` as `listener[0].port`.
 fn path_of(variable: &str) -> String {
     let mut path = String::new();
     for level in variable.split("__") {
-        if !level.is_empty() && level.bytes().all(|byte| byte.is_ascii_digit()) {
+        if is_place(level) {
             path.push_str(&format!("[{level}]"));
         } else {
             if !path.is_empty() {

@@ -148,12 +148,14 @@ struct Common {
 }
 
 /// Blocks the signals that [`run`] waits for. To be called by the main thread before it starts any
-/// other.
+/// other. Blocks SIGXFSZ too: a write beyond RLIMIT_FSIZE then fails instead of ending the process.
 ///
 /// # Errors
 /// The operating system's word.
 pub fn block_signals() -> io::Result<()> {
-    our_signals().thread_block().map_err(io::Error::from)
+    let mut signals = our_signals();
+    signals.add(Signal::SIGXFSZ);
+    signals.thread_block().map_err(io::Error::from)
 }
 
 fn our_signals() -> SigSet {

@@ -231,6 +231,12 @@ fn wrong_variables_are_named() {
             "t.toml: listener[1]: nothing is not a table; write [[listener]] and its keys below",
         ),
         (
+            "LARIATD_LISTENER__99999999999__PORT",
+            "1",
+            "environment variable LARIATD_LISTENER__99999999999__PORT: listener[99999999999].port: \
+             no list is that long; write a place from 0 to 9999",
+        ),
+        (
             "LARIATD_",
             "1",
             "environment variable LARIATD_: : this does not name a key; write levels separated \

@@ -130,8 +130,12 @@ fn run(verb: &Verb) -> Result<()> {
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("LARIAT_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("error"));
-    let _ =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    // Without the internal errors: to tell stderr that stderr cannot be written is a panic.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false)
+        .try_init();
 }
 
 #[cfg(test)]

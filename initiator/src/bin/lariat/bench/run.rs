@@ -205,10 +205,13 @@ impl<'a> Worker<'a> {
                 counter.fetch_add(1, Ordering::Relaxed);
             }
         }
-        // What is still in flight is not counted, but waited for.
+        // What is still in flight is not counted, but waited for: a target that went away before
+        // the end leaves nothing but that.
         while self.queue.outstanding() > 0 {
             self.queue.wait(&mut done, TICK);
-            done.clear();
+            for ended in done.drain(..) {
+                ended.result.context(if ended.user_data == READ { "read" } else { "write" })?;
+            }
         }
         Ok(sides)
     }
