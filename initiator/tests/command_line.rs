@@ -39,7 +39,7 @@ fn bad_arguments_are_usage_errors() {
         ([&["write"], &target[..]].concat(), "--input"),
         ([&["bench"], &target[..], &["--rw", "sideways"]].concat(), "sideways"),
         ([&["bench"], &target[..], &["--runtime", "0"]].concat(), "--runtime 0"),
-        ([&["flush"], &target[..], &["--fabric", "ib"]].concat(), "--fabric ib"),
+        ([&["flush"], &target[..], &["--fabric", "carrier"]].concat(), "carrier"),
     ] {
         let stderr = refused(2, &words);
         assert!(stderr.contains(expected), "{words:?} said {stderr}");

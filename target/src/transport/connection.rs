@@ -4,6 +4,7 @@
 //!
 //! Holds no fabric: the reactor's other files act on it. Calls `arena` and `nvme` types.
 
+use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -284,6 +285,8 @@ impl Wire {
 pub(super) struct Connection {
     /// The fabric's handle.
     pub(super) id: ConnId,
+    /// Whose it is.
+    pub(super) peer: IpAddr,
     /// What was agreed.
     pub(super) agreement: Agreement,
     /// Where it is in its life.
@@ -325,7 +328,7 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) fn new(
-        id: ConnId,
+        (id, peer): (ConnId, IpAddr),
         agreement: Agreement,
         receives: Receives,
         now: Timestamp,
@@ -334,6 +337,7 @@ impl Connection {
         // Everything at its largest, so that no command allocates.
         Self {
             id,
+            peer,
             agreement,
             phase: Phase::Live,
             role: Role::Fresh,

@@ -7,6 +7,7 @@
 //! Called by the reactor's turn.
 
 use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
 
 use lariat_fabric::verbs::{CmEvent, ConnId, ConnectParams, PrivateData, QpConfig};
 use lariat_fabric::{Fabric, Timestamp};
@@ -26,6 +27,14 @@ const RETRIES: u8 = 7;
 
 /// One in so many request slots, bytes of receive buffers and connections is for admin queues alone.
 const ADMIN_SHARE: u64 = 8;
+
+/// The part of the receive buffers, in eighths, that one address can hold for connections on which
+/// no Fabrics Connect was accepted yet, with I/O queues and with all: who only knocks must not keep
+/// others out.
+const KNOCKING_EIGHTHS: (u64, u64) = (6, 7);
+
+/// Refusals that are logged: one in this time, with the number of those that were not.
+const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 impl<F: Fabric, S: Storage> Reactor<F, S> {
     pub(super) fn on_event(&mut self, now: Timestamp, event: &CmEvent) {
@@ -95,19 +104,27 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         let share = |all: u64| if agreement.qid.is_admin() { 0 } else { all / ADMIN_SHARE };
         let kept = share(most as u64);
         if self.connections.len() as u64 + kept >= most as u64 {
-            tracing::warn!(limit = most, "no connections are left");
+            tracing::debug!(limit = most, "no connections are left");
             return Err(none);
         }
         let slots = self.config.max_requests.saturating_sub(self.slots_promised);
         let kept = share(u64::from(self.config.max_requests));
         if u64::from(slots) < u64::from(agreement.slots) + kept {
-            tracing::warn!(limit = self.config.max_requests, "no request slots are left");
+            tracing::debug!(limit = self.config.max_requests, "no request slots are left");
             return Err(none);
         }
         let receive_bytes = Receives::bytes_needed(&agreement);
-        let kept = share(self.arena.memory().len() as u64);
+        let arena_bytes = self.arena.memory().len() as u64;
+        let knocking_bytes = receive_bytes.saturating_add(self.knocking_bytes(peer));
+        let (io, all) = KNOCKING_EIGHTHS;
+        let eighths = if agreement.qid.is_admin() { all } else { io };
+        if knocking_bytes > arena_bytes / 8 * eighths {
+            tracing::debug!(%peer, knocking_bytes, "too many connections without Fabrics Connect");
+            return Err(none);
+        }
+        let kept = share(arena_bytes);
         if self.arena.free_bytes() < receive_bytes.saturating_add(kept) {
-            tracing::warn!(free = self.arena.free_bytes(), kept, "no receive buffers are left");
+            tracing::debug!(free = self.arena.free_bytes(), kept, "no receive buffers are left");
             return Err(none);
         }
         let config = QpConfig {
@@ -116,12 +133,12 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             max_recv: agreement.receives,
         };
         let Some(piece) = self.arena.take(receive_bytes) else {
-            tracing::warn!(free = self.arena.free_bytes(), "no receive buffers are left");
+            tracing::debug!(free = self.arena.free_bytes(), "no receive buffers are left");
             return Err(none);
         };
         let receives = Receives::new(piece, self.regions.receive, agreement.in_capsule_bytes);
         let timeout = self.config.connect_timeout;
-        let mut connection = Connection::new(id, agreement, receives, now, timeout);
+        let mut connection = Connection::new((id, peer), agreement, receives, now, timeout);
         connection.agreement.may_invalidate &= self.config.remote_invalidate;
         let key = key_of(self.connections.vacant_key());
         match self.bring_up(now, &mut connection, key, &config) {
@@ -167,9 +184,24 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         Ok(())
     }
 
+    /// The receive buffers, in bytes, that connections of a host hold before Fabrics Connect.
+    fn knocking_bytes(&self, peer: IpAddr) -> u64 {
+        let knocking = self.connections.iter().filter(|(_, connection)| {
+            connection.peer == peer && matches!(connection.role, Role::Fresh | Role::Connecting)
+        });
+        knocking.map(|(_, connection)| Receives::bytes_needed(&connection.agreement)).sum()
+    }
+
     fn refuse(&mut self, now: Timestamp, id: ConnId, peer: SocketAddr, status: RejectStatus) {
         self.stats.rejected += 1;
-        tracing::info!(%peer, %status, "connection refused");
+        // Whoever asks again and again must not fill the log.
+        if now >= self.refusals.next_log {
+            let unsaid = core::mem::take(&mut self.refusals.unsaid);
+            tracing::info!(%peer, %status, unsaid, "connection refused");
+            self.refusals.next_log = now + REFUSAL_LOG_INTERVAL;
+        } else {
+            self.refusals.unsaid += 1;
+        }
         if let Err(error) = self.fabric.reject(now, id, &ConnectReject { status }.to_bytes()) {
             tracing::debug!(%error, "the refusal was not sent");
         }

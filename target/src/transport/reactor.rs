@@ -174,6 +174,7 @@ pub struct Reactor<F: Fabric, S: Storage> {
     admin_events: Vec<AdminEvent>,
     to_close: Vec<(u32, &'static str)>,
     pub(super) stats: Statistics,
+    pub(super) refusals: Refusals,
 }
 
 impl<F: Fabric, S: Storage> Reactor<F, S> {
@@ -240,6 +241,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             admin_events: Vec::new(),
             to_close: Vec::new(),
             stats: Statistics::default(),
+            refusals: Refusals::default(),
         })
     }
 
@@ -481,6 +483,15 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             waiting_for_storage: self.storage_queue.len(),
         }
     }
+}
+
+/// What is to be said about refused connections.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    /// When the next one is logged.
+    pub(super) next_log: Timestamp,
+    /// How many were not logged since the last one that was.
+    pub(super) unsaid: u64,
 }
 
 /// What a reactor has lent out.

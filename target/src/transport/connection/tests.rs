@@ -90,7 +90,8 @@ fn connection(entries: u32) -> Connection {
     let agreement = agree(&request(1, entries)).unwrap();
     let piece = Arena::new(4096).unwrap().take(1).unwrap();
     let receives = Receives::new(piece, RegionId(0), 0);
-    Connection::new(ConnId(9), agreement, receives, Timestamp::ZERO, Duration::ZERO)
+    let whose = (ConnId(9), core::net::Ipv4Addr::LOCALHOST.into());
+    Connection::new(whose, agreement, receives, Timestamp::ZERO, Duration::ZERO)
 }
 
 #[test]

@@ -498,6 +498,26 @@ fn connections_are_refused_with_the_reason() {
 }
 
 #[test]
+fn who_only_knocks_leaves_room_for_others() {
+    let mut rig = Rig::new();
+    let size = QueueSize::from_entries(32).unwrap();
+    let request = ConnectRequest::new(Qid(0), size, ControllerId(0)).to_bytes();
+    let all = rig.reactor.resources().receive_bytes_free;
+    // Connections that never send Fabrics Connect, until one is refused.
+    loop {
+        let conn = rig.fabric().dial(&request, 1);
+        rig.settle();
+        if rig.host(conn).rejected.is_some() {
+            break;
+        }
+    }
+    assert!(rig.reactor.resources().receive_bytes_free >= all / 8);
+    // Another address still gets in.
+    rig.fabric().peer = 2;
+    rig.dial(0, 32, 1);
+}
+
+#[test]
 fn a_controller_reset_ends_its_io_queues() {
     let mut rig = Rig::new();
     let (admin, cntlid) = rig.controller();
