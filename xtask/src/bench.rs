@@ -37,9 +37,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         tempfile::Builder::new().prefix("lariat-bench-").tempdir_in(shell::root().join("build"))?;
     let disk = folder.path().join("disk.img");
     demo::allocate(&disk, DISK_MIB << 20)?;
-    // Blocks that were never written are answered without the disk: write them all once.
-    let fill = measure::Workload { name: "fill", pattern: "write", block: "128k", depth: 16 };
-    measure::local(&disk, fill, 4)?;
+    measure::fill(&disk)?;
     let backends = [Backend::File(&disk), Backend::Memory(MEMORY_MIB), Backend::Null(MEMORY_MIB)];
     let target = Target::start(&binaries, folder.path(), &backends)?;
 

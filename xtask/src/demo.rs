@@ -87,6 +87,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
     if !options.no_bench {
         step("a short benchmark, beside fio's io_uring engine on the same file");
+        measure::fill(&disk)?;
         let mut table = Table::new(&[
             "workload",
             "remote",

@@ -77,6 +77,24 @@ pub(crate) fn remote(
     })
 }
 
+/// Writes a local file once from end to end: blocks that were never written are answered without
+/// the disk.
+pub(crate) fn fill(file: &Path) -> Result<()> {
+    shell::capture(&mut shell::command(
+        "fio",
+        &[
+            "--name=fill",
+            &format!("--filename={}", file.display()),
+            "--ioengine=io_uring",
+            "--direct=1",
+            "--rw=write",
+            "--bs=1m",
+            "--iodepth=8",
+        ],
+    ))?;
+    Ok(())
+}
+
 /// Measures a local file with fio.
 pub(crate) fn local(file: &Path, workload: Workload, seconds: u32) -> Result<Figures> {
     let text = shell::capture(&mut shell::command(
