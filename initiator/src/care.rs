@@ -70,13 +70,20 @@ impl Lane {
 
     /// A turn: what was submitted goes out, what has come is taken. Returns whether the fabric had
     /// anything.
-    pub(crate) fn turn(&mut self, now: Timestamp) -> bool {
+    ///
+    /// `now` is when the turn begins. Sending a batch and receiving one take longer than a command
+    /// may: what has come is seen after that, and latencies are told by that time.
+    pub(crate) fn turn(&mut self, mut now: Timestamp) -> bool {
         let fabric = &mut self.member.fabric;
         if self.block.post(now, fabric.as_mut()) {
             fabric.flush(now);
+            now = clock::now();
         }
         fabric.poll(now, 256, &mut self.completions, &mut self.events);
         let any = !self.completions.is_empty() || !self.events.is_empty();
+        if any {
+            now = clock::now();
+        }
         let conn = self.block.conn();
         for completion in self.completions.drain(..) {
             if conn == Some(completion.conn) {
