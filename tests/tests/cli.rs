@@ -197,7 +197,7 @@ fn an_interrupted_write_ends_cleanly() -> Result<()> {
         command.stdin(File::open("/dev/zero")?);
         // Signalled by timeout(1), which passes the exit code on.
         let mut timeout = Command::new("timeout");
-        timeout.args(["--preserve-status", "--signal", "INT", "0.5"]).arg(command.get_program());
+        timeout.args(["--preserve-status", "--signal", "INT", "2"]).arg(command.get_program());
         timeout.args(command.get_args()).stdin(File::open("/dev/zero")?);
         let ended = thread::scope(|scope| {
             let ended = scope.spawn(|| run(&mut timeout, LIMIT));

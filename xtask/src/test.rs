@@ -40,6 +40,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     } else {
         vec!["test", "--workspace", "--locked", "--no-fail-fast", "--all-targets"]
     };
+    if arguments.first() == Some(&"nextest") && std::env::var_os("CI").is_some() {
+        arguments.extend(["--profile", "ci"]);
+    }
     arguments.extend(options.filter.as_deref());
     shell::run(&mut shell::cargo(&arguments))?;
     if options.filter.is_none() {

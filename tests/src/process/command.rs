@@ -2,10 +2,11 @@
 //! by tests and `target`.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -94,7 +95,25 @@ impl Running {
     /// The operating system's word.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         ensure!(!self.ended, "the process has ended already");
-        Ok(kill(self.id(), signal)?)
+        kill(self.id(), signal)?;
+        // A thread that runs on another core goes on for a moment after a stop was sent.
+        let end = Instant::now() + Duration::from_secs(5);
+        while signal == Signal::SIGSTOP && !self.stands_still()? {
+            ensure!(Instant::now() < end, "SIGSTOP does not stop the process");
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Whether the kernel says of all its threads that they are stopped.
+    fn stands_still(&self) -> Result<bool> {
+        for task in fs::read_dir(format!("/proc/{}/task", self.id()))? {
+            let stat = fs::read_to_string(task?.path().join("stat"))?;
+            if !stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T")) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// How it ended, if it has.
