@@ -5,14 +5,11 @@
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
+use lariat::host_files::{HOST_ID_FILE, HOST_NQN_FILE, line_of};
 use lariat::{ConnectOptions, FabricChoice, HostId, Nqn, Nsid};
 use lariat_wire::nvme::NqnError;
 
 use crate::filename::{self, Family, FilenameError, Keys};
-
-/// nvme-cli's files of the host's identity.
-const HOST_NQN_FILE: &str = "/etc/nvme/hostnqn";
-const HOST_ID_FILE: &str = "/etc/nvme/hostid";
 
 /// The engine's options as given.
 #[derive(Clone, Debug, Default)]
@@ -231,12 +228,6 @@ fn host_id(given: &Given) -> Result<Option<HostId>, SettingsError> {
             Err(SettingsError::BadValue { what, value: text, expected: "a UUID is expected" })
         }
     }
-}
-
-fn line_of(path: &str) -> Option<String> {
-    let text = std::fs::read_to_string(path).ok()?;
-    let line = text.lines().next()?.trim();
-    (!line.is_empty()).then(|| line.to_owned())
 }
 
 #[cfg(test)]

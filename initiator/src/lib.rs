@@ -48,6 +48,7 @@
 struct Readme;
 
 pub mod core;
+pub mod host_files;
 
 mod buffer;
 mod care;

@@ -5,14 +5,11 @@ use core::time::Duration;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 use anyhow::{Context, Result, anyhow};
+use lariat::host_files::{HOST_ID_FILE, HOST_NQN_FILE, line_of};
 use lariat::{ConnectOptions, Controller, FabricChoice, HostId, Namespace, Nqn, Nsid};
 
 use crate::failure::usage;
 use crate::units::parse_duration;
-
-/// nvme-cli's files of the host's identity.
-const HOST_NQN_FILE: &str = "/etc/nvme/hostnqn";
-const HOST_ID_FILE: &str = "/etc/nvme/hostid";
 
 /// RDMA provider.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -195,12 +192,6 @@ fn only(controller: &Controller) -> Result<Namespace> {
             ids.join(", ")
         ))),
     }
-}
-
-fn line_of(path: &str) -> Option<String> {
-    let text = std::fs::read_to_string(path).ok()?;
-    let line = text.lines().next()?.trim();
-    (!line.is_empty()).then(|| line.to_owned())
 }
 
 fn host_nqn_of_file() -> Result<Option<Nqn>> {
