@@ -533,43 +533,6 @@ fn requests_are_checked() {
 }
 
 #[test]
-fn a_flood_of_requests_is_bounded() {
-    let mut lab = Lab::new(|config| {
-        config.cm.max_half_open = 10;
-        config.max_connections = 16;
-    });
-    let mut rejected = 0;
-    for at in 0..5000 {
-        let mut flood = req();
-        flood.local_comm_id = CommId(1000 + at);
-        flood.local_qpn = Qpn::new(5000 + at);
-        lab.hear(CmMessage::Req(Box::new(flood)));
-        rejected += lab
-            .messages()
-            .iter()
-            .filter(|(_, mad)| rejection(&mad.message).reason == RejReason::NO_QP)
-            .count();
-    }
-    assert_eq!(rejected, 4990);
-    assert_eq!(lab.endpoint.connections(), 10);
-    // Nobody takes the answers out: they do not pile up either.
-    for at in 0..5000 {
-        let mut flood = req();
-        flood.local_comm_id = CommId(9000 + at);
-        lab.hear(CmMessage::Req(Box::new(flood)));
-    }
-    assert!(lab.endpoint.counters().cm_overflow > 3000);
-    // The active side still has its places.
-    for _ in 0..6 {
-        let service = SocketAddr::new(ip(PEER), PORT);
-        lab.endpoint.resolve(lab.now, service, Lab::route()).unwrap();
-    }
-    let service = SocketAddr::new(ip(PEER), PORT);
-    let more = lab.endpoint.resolve(lab.now, service, Lab::route());
-    assert_eq!(more, Err(EndpointError::TooManyConnections { limit: 16 }));
-}
-
-#[test]
 fn soft_peers_find_each_other_off_the_usual_port() {
     let mut lab = Lab::new(|config| config.local.set_port(6000));
     let service = SocketAddr::new(ip(PEER), PORT);

@@ -41,17 +41,24 @@ pub struct RouteInfo {
 pub struct CmConfig {
     /// How long an answer is waited for before a message is repeated: 4.096 us * 2^n.
     pub response_timeout: CmTimeout,
-    /// How often REQ and REP are repeated, 0 to 15.
+    /// How often our REQ is repeated, 0 to 15.
     pub max_retries: u8,
+    /// How often a REP is repeated at most, whatever the peer asks for: it goes to an address that
+    /// nobody has proven yet, which must not get much more than somebody sent in its name.
+    pub accept_retries: u8,
     /// How often DREQ is repeated.
     pub disconnect_retries: u8,
     /// The patience that our MRA asks for while the consumer decides.
     pub service_timeout: CmTimeout,
     /// How long a connection that ended still answers stray messages (IBTA 12.9.8.4).
     pub time_wait: Duration,
-    /// Connection requests that wait for the consumer or for the peer's RTU, at most; what comes
-    /// beyond is rejected (reason 1, no queue pair available).
+    /// Connection requests that wait for the consumer or for the peer's RTU, at most. One beyond
+    /// takes the place of the one that has waited longest for its RTU, if that is more than
+    /// `half_open_grace`; else it is rejected (reason 1, no queue pair available).
     pub max_half_open: u32,
+    /// How long a peer has in any case to answer a REP: some round trips. Requests in others' names
+    /// are never answered, so a flood of them cannot keep real peers out for longer.
+    pub half_open_grace: Duration,
 }
 
 impl Default for CmConfig {
@@ -59,10 +66,12 @@ impl Default for CmConfig {
         Self {
             response_timeout: CmTimeout::from_code(17),
             max_retries: 15,
+            accept_retries: 4,
             disconnect_retries: 7,
             service_timeout: CmTimeout::from_code(20),
             time_wait: Duration::from_millis(500),
             max_half_open: 256,
+            half_open_grace: Duration::from_millis(20),
         }
     }
 }

@@ -33,6 +33,8 @@ pub struct EndpointCounters {
     pub requests_rejected: u64,
     /// Connection requests for a queue pair that was still in use (reason 10).
     pub stale_connections: u64,
+    /// Connections given up because another wanted to come and their peer had not answered the REP.
+    pub unanswered_dropped: u64,
     /// Packets sent again by queue pairs.
     pub retransmissions: u64,
     /// Negative acknowledgements sent.

@@ -267,7 +267,7 @@ impl Endpoint {
                     self.drop_stale(now, slot);
                     self.counters.stale_connections += 1;
                     RejReason::STALE_CONNECTION
-                } else if self.admit(source, mad, req, listener, local) {
+                } else if self.admit(now, source, mad, req, listener, local) {
                     return;
                 } else {
                     RejReason::NO_QP
@@ -318,6 +318,7 @@ impl Endpoint {
     /// Makes the passive side of a connection and asks the consumer.
     fn admit(
         &mut self,
+        now: Timestamp,
         source: SocketAddr,
         mad: &CmMad,
         req: &Req,
@@ -325,7 +326,7 @@ impl Endpoint {
         local: SocketAddr,
     ) -> bool {
         let (Some(mtu), Ok(header)) = (req.path_mtu(), req.ip_header()) else { return false };
-        if self.half_open >= self.config.cm.max_half_open {
+        if self.half_open >= self.config.cm.max_half_open && !self.drop_unanswered(now) {
             return false;
         }
         let to = self.reply_address(source, &mad.message);
@@ -349,6 +350,33 @@ impl Endpoint {
             });
         }
         self.register(slot);
+        self.settle(slot);
+        true
+    }
+
+    /// Gives up the connection that has waited longest for its RTU, if it had its grace. Nothing is
+    /// sent: whoever is really there asks again.
+    fn drop_unanswered(&mut self, now: Timestamp) -> bool {
+        if now < self.next_unanswered {
+            return false;
+        }
+        let grace = self.config.cm.half_open_grace;
+        let waiting = self
+            .conns
+            .iter()
+            .filter_map(|(slot, conn)| conn.exchange.awaits_rtu_since().map(|since| (since, slot)));
+        let Some((since, slot)) = waiting.min() else { return false };
+        if since + grace > now {
+            // The search is not for every request of a flood.
+            self.next_unanswered = since + grace;
+            return false;
+        }
+        let failure = ConnectFailure::Timeout { waited: now.since(since) };
+        self.end(now, slot, |conn| CmEvent::ConnectFailed { conn, failure });
+        if let Some(conn) = self.conns.get_mut(slot) {
+            conn.exchange.abandon();
+        }
+        self.counters.unanswered_dropped += 1;
         self.settle(slot);
         true
     }

@@ -32,6 +32,7 @@ use lariat_wire::rocev2::Psn;
 use slab::Slab;
 
 use crate::cm::Outbox;
+use crate::time::Timestamp;
 use crate::verbs::{CmEvent, ListenerId};
 use connection::Connection;
 use numbers::Numbers;
@@ -65,6 +66,8 @@ pub struct Endpoint {
     /// Number of the last datagram of queue pair 1; nobody looks at it.
     datagram_psn: Psn,
     half_open: u32,
+    /// Until then no half-open connection has to make room for another.
+    next_unanswered: Timestamp,
     /// Connections without owner, which only say good-bye.
     orphans: u32,
 }
@@ -91,6 +94,7 @@ impl Endpoint {
             holding: Vec::new(),
             datagram_psn: Psn::new(0),
             half_open: 0,
+            next_unanswered: Timestamp::ZERO,
             orphans: 0,
         }
     }

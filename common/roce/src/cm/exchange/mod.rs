@@ -149,6 +149,11 @@ impl Exchange {
         self.offer
     }
 
+    /// Since when the peer's RTU is waited for.
+    pub(crate) fn awaits_rtu_since(&self) -> Option<Timestamp> {
+        matches!(self.state, State::RepSent | State::MraRepReceived).then_some(self.started)
+    }
+
     /// When [`Self::on_timeout`] wants to be called.
     pub(crate) fn next_timeout(&self) -> Timestamp {
         self.deadline

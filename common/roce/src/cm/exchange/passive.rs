@@ -138,12 +138,20 @@ impl Exchange {
         // Sooner than the peer asked for does no harm; later than we like keeps a place taken.
         let ours = config.cm.response_timeout.duration();
         self.interval = self.interval.clamp(Duration::from_millis(10).min(ours), ours);
+        self.retries_left = self.retries_left.min(config.cm.accept_retries);
         self.started = now;
         self.give_up_at = now + LONGEST_PATIENCE;
         self.repeat =
             Some(out.send_kept(self.remote, &CmMad::new(self.transaction, CmMessage::Rep(rep))));
         self.set_deadline(now, self.interval);
         true
+    }
+
+    /// The RTU is not waited for any longer.
+    pub(crate) fn abandon(&mut self) {
+        if self.step(Trigger::Expire) {
+            self.quiet();
+        }
     }
 
     /// The active side is ready.
