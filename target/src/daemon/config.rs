@@ -88,6 +88,8 @@ pub struct TargetConfig {
     pub buffers_bytes: u32,
     /// Bytes of receive buffers, per reactor.
     pub receive_bytes: usize,
+    /// As much as they may grow to where hosts have many queues, in bytes per reactor.
+    pub receive_max_bytes: usize,
     /// How long a clean stop may take.
     pub shutdown_timeout: Duration,
     /// How long a silent host may keep buffers that others wait for; zero: as long as the transport
@@ -450,6 +452,12 @@ fn read_target(mut section: Section<'_>) -> Result<TargetConfig, ConfigError> {
     let idle_poll_us = section.number("idle_poll_us", 0..=10_000_000_u64)?.unwrap_or(50);
     let buffers_mib = section.number("buffers_mib", 1..=1023_u32)?.unwrap_or(32);
     let receive_mib = section.number("receive_mib", 1..=1024_u32)?.unwrap_or(32);
+    let receive_max_mib = section.number("receive_max_mib", 1..=65_536_u32)?;
+    let receive_max_mib = receive_max_mib.unwrap_or(512.max(receive_mib));
+    if receive_max_mib < receive_mib {
+        let wrong = format!("{receive_max_mib} is less than receive_mib, {receive_mib}");
+        return Err(section.wrong("receive_max_mib", wrong, "write more, or lower receive_mib"));
+    }
     let shutdown_s = section.number("shutdown_timeout_s", 1..=3600_u64)?.unwrap_or(10);
     let starve_s = section.number("starve_timeout_s", 0..=3600_u64)?.unwrap_or(3);
     let probe_s = section.number("idle_probe_s", 0..=86_400_u64)?.unwrap_or(30);
@@ -485,6 +493,7 @@ fn read_target(mut section: Section<'_>) -> Result<TargetConfig, ConfigError> {
         idle_poll: Duration::from_micros(idle_poll_us),
         buffers_bytes: buffers_mib << 20,
         receive_bytes: (receive_mib as usize) << 20,
+        receive_max_bytes: (receive_max_mib as usize) << 20,
         shutdown_timeout: Duration::from_secs(shutdown_s),
         starve_timeout: Duration::from_secs(starve_s),
         idle_probe: Duration::from_secs(probe_s),

@@ -441,6 +441,11 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     (
         "path = \"/disk\"",
+        "path = \"/disk\"\n[target]\nreceive_mib = 64\nreceive_max_mib = 32",
+        "target.receive_max_mib: 32 is less than receive_mib, 64; write more",
+    ),
+    (
+        "path = \"/disk\"",
         "path = \"/disk\"\n[target]\nin_capsule_bytes = 100",
         "target.in_capsule_bytes: 100; write a multiple of 16",
     ),

@@ -168,6 +168,9 @@ pub trait Storage {
     /// the first request. A storage may register them with the kernel; it holds the `Arc`s.
     fn use_buffers(&mut self, memories: &[Arc<Memory>]);
 
+    /// One more memory that requests may name, by the next index.
+    fn add_buffer(&mut self, memory: Arc<Memory>);
+
     /// What a backend is; `None` for an unknown one.
     fn geometry(&self, backend: BackendId) -> Option<Geometry>;
 

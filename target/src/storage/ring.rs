@@ -163,6 +163,12 @@ impl Ring {
         Ok(())
     }
 
+    /// One more memory that spans may name. It is not registered.
+    pub(super) fn add_memory(&mut self, memory: Arc<Memory>) {
+        self.memories.push(memory);
+        self.fixed.push(false);
+    }
+
     /// The memories that spans name.
     pub(super) fn memories(&self) -> &[Arc<Memory>] {
         &self.memories

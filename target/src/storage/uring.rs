@@ -329,6 +329,10 @@ impl Storage for UringStorage {
         }
     }
 
+    fn add_buffer(&mut self, memory: Arc<Memory>) {
+        self.ring.add_memory(memory);
+    }
+
     fn geometry(&self, backend: BackendId) -> Option<Geometry> {
         self.set.geometry(backend)
     }

@@ -8,7 +8,7 @@ use lariat_wire::nvme::{COMMAND_BYTES, Command, Status};
 
 use super::buffer::{Buffer, Class};
 use super::connection::{CAPSULE_BYTES, Capsule, Role};
-use super::reactor::{POOL_MEMORY, RECEIVE_MEMORY, Reactor, key_of};
+use super::reactor::{POOL_MEMORY, Reactor, key_of};
 use super::request::{Request, State, Work};
 use super::sgl::{self, HostMemory};
 use super::share::Waiter;
@@ -56,8 +56,8 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             return self.violation(now, key, "a capsule shorter than a command");
         }
         let mut bytes = [0; COMMAND_BYTES];
-        if self
-            .arena
+        if connection
+            .receives
             .memory()
             .read_at(connection.receives.capsule(capsule.receive), &mut bytes)
             .is_err()
@@ -145,8 +145,11 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         let needs_buffer = match (host, request.receive) {
             (HostMemory::InCapsule { offset }, Some(receive)) => {
                 let at = connection.receives.data(receive) + u64::from(offset);
-                request.data =
-                    Some(BufferRange { memory: RECEIVE_MEMORY, offset: at, length: bytes });
+                request.data = Some(BufferRange {
+                    memory: connection.receives.buffers(),
+                    offset: at,
+                    length: bytes,
+                });
                 // Data that the storage cannot take from where it lies is copied.
                 matches!(work, Work::Io(IoPlan::Write { .. })) && !at.is_multiple_of(DATA_ALIGNMENT)
             }
@@ -211,8 +214,9 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             }
             HostMemory::InCapsule { .. } => {
                 let copied = in_capsule.is_some_and(|from| {
+                    let Some(memory) = self.buffers(from.memory) else { return false };
                     Memory::copy(
-                        self.arena.memory(),
+                        memory,
                         from.offset,
                         self.pool.memory(),
                         range.offset,

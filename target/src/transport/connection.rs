@@ -7,14 +7,16 @@
 use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use lariat_fabric::Timestamp;
 use lariat_fabric::verbs::{ConnId, DeviceLimits, RecvRequest, RegionId, Sge, SgeList};
+use lariat_fabric::{Memory, Timestamp};
 use lariat_wire::nvme::{COMMAND_BYTES, CommandId, Qid};
 use lariat_wire::rdma_cm::{ConnectRequest, RejectStatus};
 
 use super::arena::Piece;
 use super::buffer::Class;
+use super::reactor::RECEIVE_MEMORY;
 use super::wr_id::WrId;
 use crate::nvme::registry::ADMIN_QUEUE_ENTRIES;
 use crate::nvme::{AdminController, IoAttachment, Limits};
@@ -27,6 +29,10 @@ const _: () = assert!(COMMAND_BYTES == 64);
 /// Receives beyond the queue's size: for capsules that wait because the peer's acknowledgements
 /// of responses are late.
 const SPARE_RECEIVES: u32 = 8;
+
+/// How long a peer has to answer our acceptance before its place may go to another: some round
+/// trips.
+const UNANSWERED_GRACE: Duration = Duration::from_millis(20);
 
 /// What both sides of a connection will live with; made from the host's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +134,7 @@ impl Agreement {
 #[derive(Debug)]
 pub(super) struct Receives {
     piece: Piece,
+    memory: Arc<Memory>,
     region: RegionId,
     stride: u32,
     lead: u32,
@@ -151,12 +158,26 @@ impl Receives {
         u64::from(stride) * u64::from(agreement.receives)
     }
 
-    pub(super) fn new(piece: Piece, region: RegionId, in_capsule_bytes: u32) -> Self {
+    /// The piece, the memory that it lies in, and the fabric's name for that.
+    pub(super) fn new(
+        (piece, memory, region): (Piece, Arc<Memory>, RegionId),
+        in_capsule_bytes: u32,
+    ) -> Self {
         let (stride, lead) = Self::layout(in_capsule_bytes);
-        Self { piece, region, stride, lead, length: CAPSULE_BYTES + in_capsule_bytes }
+        Self { piece, memory, region, stride, lead, length: CAPSULE_BYTES + in_capsule_bytes }
     }
 
-    /// Where a capsule starts, in bytes from the start of the arena.
+    /// The memory that they lie in.
+    pub(super) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// The storage's name for it.
+    pub(super) fn buffers(&self) -> u16 {
+        RECEIVE_MEMORY + self.piece.chunk()
+    }
+
+    /// Where a capsule starts, in bytes from the start of the memory.
     pub(super) fn capsule(&self, index: u32) -> u64 {
         self.piece.offset() + u64::from(index) * u64::from(self.stride) + u64::from(self.lead)
     }
@@ -311,6 +332,9 @@ pub(super) struct Connection {
     pub(super) in_storage: u32,
     /// Capsules not looked at yet.
     pub(super) parked: VecDeque<Capsule>,
+    /// Whether the peer has shown that it is there, and until when it need not have.
+    pub(super) established: bool,
+    pub(super) unanswered_grace: Timestamp,
     /// Whether it stands in the reactor's list of connections with something to post.
     pub(super) listed: bool,
     /// When a Fabrics Connect has to have succeeded.
@@ -350,6 +374,8 @@ impl Connection {
             read_depth: agreement.initiator_depth,
             in_storage: 0,
             parked: VecDeque::new(),
+            established: false,
+            unanswered_grace: now + UNANSWERED_GRACE,
             listed: false,
             connect_deadline: now + connect_timeout,
             wire: Wire::new(now),

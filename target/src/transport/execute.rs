@@ -1,12 +1,14 @@
 //! What commands do once their data (or a place for it) is there: storage operations, admin
 //! commands, Connect. Called by the reactor's turn.
 
+use std::sync::Arc;
+
 use lariat_fabric::{Fabric, Timestamp};
 use lariat_wire::nvme::fabrics::CONNECT_DATA_BYTES;
 use lariat_wire::nvme::{CommandId, ConnectData, Status};
 
 use super::connection::Role;
-use super::reactor::{POOL_MEMORY, Reactor};
+use super::reactor::Reactor;
 use super::request::{Request, State, Work};
 use crate::nvme::admission::volatile_backends;
 use crate::nvme::{
@@ -46,9 +48,9 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         let data = self.requests.get(slot as usize).and_then(|request| request.data);
         let data = data.ok_or(Status::INTERNAL_ERROR)?;
         let length = data.length as usize;
+        let memory = self.buffers(data.memory).ok_or(Status::INTERNAL_ERROR)?;
+        let memory = Arc::clone(memory);
         let into = self.scratch.get_mut(..length).ok_or(Status::INTERNAL_ERROR)?;
-        let memory =
-            if data.memory == POOL_MEMORY { self.pool.memory() } else { self.arena.memory() };
         memory.read_at(data.offset, into).map_err(|_| Status::INTERNAL_ERROR)?;
         Ok(length)
     }

@@ -8,12 +8,14 @@
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
+use std::sync::Arc;
 
-use lariat_fabric::verbs::{CmEvent, ConnId, ConnectParams, PrivateData, QpConfig};
+use lariat_fabric::verbs::{Access, CmEvent, ConnId, ConnectParams, PrivateData, QpConfig};
 use lariat_fabric::{Fabric, Timestamp};
 use lariat_wire::nvme::QueueSize;
 use lariat_wire::rdma_cm::{ConnectAccept, ConnectReject, RejectStatus};
 
+use super::arena::Piece;
 use super::buffer::Class;
 use super::connection::{Agreement, Connection, Phase, Receives, Role};
 use super::reactor::{Reactor, key_of};
@@ -59,6 +61,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             CmEvent::Established { conn, initiator_depth, .. } => {
                 let Some(&key) = self.by_id.get(&conn) else { return };
                 if let Some(connection) = self.connections.get_mut(key as usize) {
+                    connection.established = true;
                     connection.read_depth = connection.read_depth.min(initiator_depth);
                     if initiator_depth == 0 {
                         self.violation(now, key, "the peer allows no RDMA READ");
@@ -86,11 +89,10 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         offered: (u8, u8),
         private_data: &[u8],
     ) -> Result<Agreement, RejectStatus> {
-        let most = self.config.max_connections.min(MAX_CONNECTIONS) as usize;
-        if self.drain_deadline.is_some() || self.connections.len() >= most {
-            return Err(RejectStatus::NO_RESOURCES);
-        }
         let none = RejectStatus::NO_RESOURCES;
+        if self.drain_deadline.is_some() {
+            return Err(none);
+        }
         let device = self.fabric.limits(id).map_err(|_| none)?;
         if device.read_sink_needs_remote_write && !self.config.read_sinks_remotely_writable {
             tracing::warn!("the device needs remotely writable buffers; this is not configured");
@@ -99,44 +101,35 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         let limits = &self.config.limits;
         let agreement =
             Agreement::new(private_data, offered, limits, &device, self.config.read_depth)?;
-        // A part of everything is kept for admin queues: a host with many queues must not keep
-        // others from reaching the target at all.
-        let share = |all: u64| if agreement.qid.is_admin() { 0 } else { all / ADMIN_SHARE };
-        let kept = share(most as u64);
-        if self.connections.len() as u64 + kept >= most as u64 {
-            tracing::debug!(limit = most, "no connections are left");
-            return Err(none);
-        }
-        let slots = self.config.max_requests.saturating_sub(self.slots_promised);
-        let kept = share(u64::from(self.config.max_requests));
-        if u64::from(slots) < u64::from(agreement.slots) + kept {
-            tracing::debug!(limit = self.config.max_requests, "no request slots are left");
-            return Err(none);
-        }
         let receive_bytes = Receives::bytes_needed(&agreement);
-        let arena_bytes = self.arena.memory().len() as u64;
         let knocking_bytes = receive_bytes.saturating_add(self.knocking_bytes(peer));
         let (io, all) = KNOCKING_EIGHTHS;
         let eighths = if agreement.qid.is_admin() { all } else { io };
-        if knocking_bytes > arena_bytes / 8 * eighths {
+        if knocking_bytes > self.arena.most_bytes() / 8 * eighths {
             tracing::debug!(%peer, knocking_bytes, "too many connections without Fabrics Connect");
             return Err(none);
         }
-        let kept = share(arena_bytes);
-        if self.arena.free_bytes() < receive_bytes.saturating_add(kept) {
-            tracing::debug!(free = self.arena.free_bytes(), kept, "no receive buffers are left");
+        let piece = loop {
+            match self.take_room(&agreement) {
+                Some(piece) => break piece,
+                None if self.drop_unanswered(now) => {}
+                None => return Err(none),
+            }
+        };
+        let chunk = piece.chunk();
+        let (Some(memory), Some(&region)) =
+            (self.arena.memory(chunk), self.regions.receive.get(usize::from(chunk)))
+        else {
+            self.arena.release(piece);
             return Err(none);
-        }
+        };
+        let place = (piece, Arc::clone(memory), region);
+        let receives = Receives::new(place, agreement.in_capsule_bytes);
         let config = QpConfig {
             domain: self.regions.domain,
             max_send: agreement.max_send(),
             max_recv: agreement.receives,
         };
-        let Some(piece) = self.arena.take(receive_bytes) else {
-            tracing::debug!(free = self.arena.free_bytes(), "no receive buffers are left");
-            return Err(none);
-        };
-        let receives = Receives::new(piece, self.regions.receive, agreement.in_capsule_bytes);
         let timeout = self.config.connect_timeout;
         let mut connection = Connection::new((id, peer), agreement, receives, now, timeout);
         connection.agreement.may_invalidate &= self.config.remote_invalidate;
@@ -155,6 +148,72 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
                 Err(none)
             }
         }
+    }
+
+    /// Receive buffers for a connection, if there is room for it in every respect.
+    fn take_room(&mut self, agreement: &Agreement) -> Option<Piece> {
+        // A part of everything is kept for admin queues: a host with many queues must not keep
+        // others from reaching the target at all.
+        let most = self.config.max_connections.min(MAX_CONNECTIONS) as usize;
+        let share = |all: u64| if agreement.qid.is_admin() { 0 } else { all / ADMIN_SHARE };
+        let kept = share(most as u64);
+        if self.connections.len() as u64 + kept >= most as u64 {
+            tracing::debug!(limit = most, "no connections are left");
+            return None;
+        }
+        let slots = self.config.max_requests.saturating_sub(self.slots_promised);
+        let kept = share(u64::from(self.config.max_requests));
+        if u64::from(slots) < u64::from(agreement.slots) + kept {
+            tracing::debug!(limit = self.config.max_requests, "no request slots are left");
+            return None;
+        }
+        let receive_bytes = Receives::bytes_needed(agreement);
+        let free = self.arena.free_bytes();
+        let kept = share(self.arena.most_bytes());
+        if free < receive_bytes.saturating_add(kept) {
+            tracing::debug!(free, kept, "no receive buffers are left");
+            return None;
+        }
+        if let Some(piece) = self.arena.take(receive_bytes) {
+            return Some(piece);
+        }
+        match self.grow(receive_bytes) {
+            Ok(()) => self.arena.take(receive_bytes),
+            Err(error) => {
+                tracing::debug!(free, error = &*error, "no receive buffers are left");
+                None
+            }
+        }
+    }
+
+    /// More memory for receive buffers, known to the fabric and to the storage.
+    fn grow(&mut self, bytes: u64) -> Result<(), Box<dyn core::error::Error>> {
+        let memory = self.arena.allocate_more(bytes)?;
+        let domain = self.regions.domain;
+        let region = self.fabric.register(domain, Arc::clone(&memory), Access::LOCAL)?;
+        self.regions.receive.push(region);
+        self.storage.add_buffer(Arc::clone(&memory));
+        tracing::info!(bytes = memory.len(), "more receive buffers, for many queues");
+        self.arena.add(memory);
+        Ok(())
+    }
+
+    /// Ends the connection whose peer has owed an answer to our acceptance for longest, if it had
+    /// its grace: requests in others' names are never answered, and must not keep out who is there.
+    fn drop_unanswered(&mut self, now: Timestamp) -> bool {
+        let unanswered = self.connections.iter().filter(|(_, connection)| {
+            connection.is_live() && !connection.established && connection.in_storage == 0
+        });
+        let oldest = unanswered.min_by_key(|(_, connection)| connection.unanswered_grace);
+        let Some((at, connection)) = oldest else { return false };
+        if now < connection.unanswered_grace {
+            return false;
+        }
+        let key = key_of(at);
+        self.stats.unanswered += 1;
+        self.close(now, key, "its peer never answered, and another needs the place");
+        self.destroy(now, key);
+        true
     }
 
     fn bring_up(

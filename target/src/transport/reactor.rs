@@ -29,7 +29,7 @@ use crate::storage::{BlockCompletion, BlockRange, Storage};
 
 /// Bytes of a response in the response memory.
 pub(super) const RESPONSE_BYTES: u32 = 16;
-/// Index of the pool's memory in [`Storage::use_buffers`].
+/// The pool's memory, as the storage counts memories.
 pub(super) const POOL_MEMORY: u16 = 0;
 /// Index of the receive buffers' memory.
 pub(super) const RECEIVE_MEMORY: u16 = 1;
@@ -49,6 +49,9 @@ pub struct ReactorConfig {
     /// Bytes of receive buffers, for all connections together. A queue takes
     /// (entries + 8) x (64, or with in-capsule data 4,096 + that, in whole pages).
     pub receive_bytes: usize,
+    /// As much as they may grow to when there are many queues, by `receive_bytes` at a time; they do
+    /// not shrink. Not less than `receive_bytes`.
+    pub receive_max_bytes: usize,
     /// Connections at most.
     pub max_connections: u32,
     /// Requests at most, for all connections together. A queue takes up to its entries, and half
@@ -90,6 +93,7 @@ impl Default for ReactorConfig {
             data_bytes: 64 << 20,
             reserve_bytes: 1 << 20,
             receive_bytes: 64 << 20,
+            receive_max_bytes: 512 << 20,
             max_connections: 1024,
             max_requests: 32 << 10,
             read_depth: 16,
@@ -125,11 +129,12 @@ pub enum ReactorError {
 }
 
 /// The fabric's names for the reactor's memories.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Regions {
     pub(super) domain: DomainId,
     pub(super) pool: RegionId,
-    pub(super) receive: RegionId,
+    /// By number of the arena's memories.
+    pub(super) receive: Vec<RegionId>,
     pub(super) responses: RegionId,
 }
 
@@ -195,7 +200,11 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             max_buffer_bytes: config.limits.mdts_bytes,
         })
         .map_err(memory("data buffers"))?;
-        let arena = Arena::new(config.receive_bytes).map_err(memory("receive buffers"))?;
+        let arena = Arena::new(config.receive_bytes, config.receive_max_bytes)
+            .map_err(memory("receive buffers"))?;
+        let Some(first) = arena.memory(0).map(Arc::clone) else {
+            return Err(memory("receive buffers")(io::ErrorKind::OutOfMemory.into()));
+        };
         let response_bytes = config.max_requests.max(1) as usize * RESPONSE_BYTES as usize;
         let responses = Memory::allocate(response_bytes).map_err(memory("response buffers"))?;
         let domain = fabric.open_domain()?;
@@ -204,11 +213,11 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         let regions = Regions {
             domain,
             pool: fabric.register(domain, Arc::clone(pool.memory()), pool_access)?,
-            receive: fabric.register(domain, Arc::clone(arena.memory()), Access::LOCAL)?,
+            receive: vec![fabric.register(domain, Arc::clone(&first), Access::LOCAL)?],
             responses: fabric.register(domain, Arc::clone(&responses), Access::LOCAL_READ)?,
         };
         // In the order of POOL_MEMORY and RECEIVE_MEMORY.
-        storage.use_buffers(&[Arc::clone(pool.memory()), Arc::clone(arena.memory())]);
+        storage.use_buffers(&[Arc::clone(pool.memory()), first]);
         let scratch = vec![0; pool.max_buffer_bytes() as usize];
         Ok(Self {
             fabric,
@@ -243,6 +252,14 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             stats: Statistics::default(),
             refusals: Refusals::default(),
         })
+    }
+
+    /// A memory by the storage's number for it.
+    pub(super) fn buffers(&self, number: u16) -> Option<&Arc<Memory>> {
+        match number.checked_sub(RECEIVE_MEMORY) {
+            None => Some(self.pool.memory()),
+            Some(chunk) => self.arena.memory(chunk),
+        }
     }
 
     /// Accepts connections on an address (an rdma_cm port).
@@ -479,6 +496,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             buffer_bytes: self.pool.total_bytes(),
             buffer_bytes_free: self.pool.free_bytes(),
             receive_bytes_free: self.arena.free_bytes(),
+            receive_memories: self.regions.receive.len(),
             waiting_for_buffers: self.pool.waiting(),
             waiting_for_storage: self.storage_queue.len(),
         }
@@ -503,8 +521,10 @@ pub struct Resources {
     pub buffer_bytes: u64,
     /// Bytes free in the buffer pool.
     pub buffer_bytes_free: u64,
-    /// Bytes free for receive buffers.
+    /// Bytes free for receive buffers, those that can still be allocated included.
     pub receive_bytes_free: u64,
+    /// Memories that receive buffers lie in.
+    pub receive_memories: usize,
     /// Requests without a buffer.
     pub waiting_for_buffers: usize,
     /// Requests that the storage has no room for.

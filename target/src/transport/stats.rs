@@ -137,6 +137,8 @@ pub struct Statistics {
     pub connect_timeouts: u64,
     /// Connections ended because the peer held up all responses and RDMA READs for too long.
     pub stalls: u64,
+    /// Connections ended because another needed the place and their peer had never answered.
+    pub unanswered: u64,
     /// Connections ended because the peer acknowledged nothing while others waited for the buffers
     /// that it held.
     pub starvers: u64,
@@ -187,6 +189,7 @@ impl Statistics {
             (&mut self.closed, other.closed),
             (&mut self.connect_timeouts, other.connect_timeouts),
             (&mut self.stalls, other.stalls),
+            (&mut self.unanswered, other.unanswered),
             (&mut self.starvers, other.starvers),
             (&mut self.probes, other.probes),
             (&mut self.violations, other.violations),

@@ -459,6 +459,11 @@ impl Storage for SimDisk {
         self.disks.0.borrow_mut().buffers.insert(self.handle, memories.to_vec());
     }
 
+    fn add_buffer(&mut self, memory: Arc<Memory>) {
+        let mut state = self.disks.0.borrow_mut();
+        state.buffers.entry(self.handle).or_default().push(memory);
+    }
+
     fn geometry(&self, backend: BackendId) -> Option<Geometry> {
         let state = self.disks.0.borrow();
         state.backends.get(backend.0 as usize).map(|backend| backend.geometry)

@@ -18,8 +18,8 @@ use super::host::{host_nqn, subsystem_nqn};
 use super::plan::{Plan, reactor_address, reactor_ip};
 use super::trace::{Trace, note};
 
-/// Memory regions that a reactor has registered.
-const REACTOR_REGIONS: usize = 3;
+/// Memory regions that a reactor has registered beside receive buffers.
+const OTHER_REGIONS: usize = 2;
 
 /// The subsystem that is open to the hostile host.
 #[must_use]
@@ -274,10 +274,10 @@ impl Target {
             let empty = reactor.connections() == 0
                 && resources.requests == 0
                 && resources.buffer_bytes == resources.buffer_bytes_free
-                && resources.receive_bytes_free == self.plan.reactor.receive_bytes as u64
+                && resources.receive_bytes_free == self.plan.reactor.receive_max_bytes as u64
                 && resources.waiting_for_buffers == 0
                 && resources.waiting_for_storage == 0
-                && regions == REACTOR_REGIONS;
+                && regions == OTHER_REGIONS + resources.receive_memories;
             if !empty {
                 return Err(format!(
                     "target: reactor {index} leaks: {} connections, {regions} regions, {resources:?}",

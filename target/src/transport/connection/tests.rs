@@ -66,11 +66,12 @@ fn in_capsule_data_is_page_aligned_and_inside() {
     for (in_capsule, stride) in [(0u32, 64u64), (16, 8192), (4096, 8192), (8192, 12_288)] {
         let limits = Limits { in_capsule_bytes: in_capsule, ..Limits::default() };
         let agreed = Agreement::new(&request(1, 2), (16, 4), &limits, &device(), 16).unwrap();
-        let mut arena = Arena::new(1 << 20).unwrap();
+        let mut arena = Arena::new(1 << 20, 0).unwrap();
         let _other = arena.take(1).unwrap();
         let piece = arena.take(Receives::bytes_needed(&agreed)).unwrap();
         let (start, end) = (piece.offset(), piece.offset() + piece.bytes());
-        let receives = Receives::new(piece, RegionId(1), in_capsule);
+        let memory = Arc::clone(arena.memory(0).unwrap());
+        let receives = Receives::new((piece, memory, RegionId(1)), in_capsule);
         assert_eq!(receives.capsule(1) - receives.capsule(0), stride);
         for index in 0..agreed.receives {
             let request = receives.request(3, index);
@@ -88,8 +89,10 @@ fn in_capsule_data_is_page_aligned_and_inside() {
 
 fn connection(entries: u32) -> Connection {
     let agreement = agree(&request(1, entries)).unwrap();
-    let piece = Arena::new(4096).unwrap().take(1).unwrap();
-    let receives = Receives::new(piece, RegionId(0), 0);
+    let mut arena = Arena::new(4096, 4096).unwrap();
+    let piece = arena.take(1).unwrap();
+    let memory = Arc::clone(arena.memory(0).unwrap());
+    let receives = Receives::new((piece, memory, RegionId(0)), 0);
     let whose = (ConnId(9), core::net::Ipv4Addr::LOCALHOST.into());
     Connection::new(whose, agreement, receives, Timestamp::ZERO, Duration::ZERO)
 }

@@ -84,6 +84,8 @@ pub(super) struct MockFabric {
     pub(super) fail_posts: bool,
     /// Last byte of the address of whoever dials.
     pub(super) peer: u8,
+    /// Whether peers answer when they are accepted.
+    pub(super) answer: bool,
     next: u64,
 }
 
@@ -112,6 +114,7 @@ impl MockFabric {
             },
             fail_posts: false,
             peer: 1,
+            answer: true,
             next: 1,
         }
     }
@@ -367,6 +370,9 @@ impl Fabric for MockFabric {
         params: &ConnectParams,
     ) -> Result<(), CmError> {
         self.connections.get_mut(&conn).ok_or(STALE)?.accepted = Some(*params);
+        if !self.answer {
+            return Ok(());
+        }
         self.events.push(CmEvent::Established {
             conn,
             initiator_depth: params.initiator_depth,
@@ -568,6 +574,10 @@ impl MockStorage {
 impl Storage for MockStorage {
     fn use_buffers(&mut self, memories: &[Arc<Memory>]) {
         self.memories = memories.to_vec();
+    }
+
+    fn add_buffer(&mut self, memory: Arc<Memory>) {
+        self.memories.push(memory);
     }
 
     fn geometry(&self, _backend: BackendId) -> Option<Geometry> {

@@ -5,6 +5,7 @@ mod fair;
 mod faults;
 mod mock;
 mod paths;
+mod rooms;
 mod sim;
 
 use core::time::Duration;
@@ -43,6 +44,7 @@ fn config() -> ReactorConfig {
         data_bytes: 1 << 20,
         reserve_bytes: 64 << 10,
         receive_bytes: 16 << 20,
+        receive_max_bytes: 16 << 20,
         max_requests: 8192,
         ..ReactorConfig::default()
     }
