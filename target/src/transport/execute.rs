@@ -275,7 +275,11 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         connection.note_storage_done();
         if let Err(error) = completion.result {
             self.stats.storage_errors += 1;
-            tracing::warn!(%error, qid = %connection.agreement.qid, "storage operation failed");
+            // A disk that fails may fail a million times a second.
+            if let Some(unsaid) = self.storage_failures.due(now) {
+                let qid = connection.agreement.qid;
+                tracing::warn!(%error, %qid, unsaid, "storage operation failed");
+            }
         }
         match (request.state(), completion.result) {
             (State::Orphaned, _) => self.free(now, slot),

@@ -7,7 +7,6 @@
 //! Called by the reactor's turn.
 
 use core::net::{IpAddr, SocketAddr};
-use core::time::Duration;
 use std::sync::Arc;
 
 use lariat_fabric::verbs::{Access, CmEvent, ConnId, ConnectParams, PrivateData, QpConfig};
@@ -34,9 +33,6 @@ const ADMIN_SHARE: u64 = 8;
 /// no Fabrics Connect was accepted yet, with I/O queues and with all: who only knocks must not keep
 /// others out.
 const KNOCKING_EIGHTHS: (u64, u64) = (6, 7);
-
-/// Refusals that are logged: one in this time, with the number of those that were not.
-const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 impl<F: Fabric, S: Storage> Reactor<F, S> {
     pub(super) fn on_event(&mut self, now: Timestamp, event: &CmEvent) {
@@ -254,12 +250,8 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
     fn refuse(&mut self, now: Timestamp, id: ConnId, peer: SocketAddr, status: RejectStatus) {
         self.stats.rejected += 1;
         // Whoever asks again and again must not fill the log.
-        if now >= self.refusals.next_log {
-            let unsaid = core::mem::take(&mut self.refusals.unsaid);
+        if let Some(unsaid) = self.refusals.due(now) {
             tracing::info!(%peer, %status, unsaid, "connection refused");
-            self.refusals.next_log = now + REFUSAL_LOG_INTERVAL;
-        } else {
-            self.refusals.unsaid += 1;
         }
         if let Err(error) = self.fabric.reject(now, id, &ConnectReject { status }.to_bytes()) {
             tracing::debug!(%error, "the refusal was not sent");

@@ -25,6 +25,7 @@ mod reactor;
 mod request;
 mod sgl;
 mod share;
+mod sparse;
 mod stats;
 mod wr_id;
 

@@ -22,6 +22,7 @@ use super::arena::Arena;
 use super::buffer::{BufferPool, PoolConfig};
 use super::connection::{Connection, Phase, Role};
 use super::request::{Request, State};
+use super::sparse::Sparse;
 use super::stats::Statistics;
 use super::wr_id::MAX_CONNECTIONS;
 use crate::nvme::{AdminEvent, Limits, Registry};
@@ -179,7 +180,8 @@ pub struct Reactor<F: Fabric, S: Storage> {
     admin_events: Vec<AdminEvent>,
     to_close: Vec<(u32, &'static str)>,
     pub(super) stats: Statistics,
-    pub(super) refusals: Refusals,
+    pub(super) refusals: Sparse,
+    pub(super) storage_failures: Sparse,
 }
 
 impl<F: Fabric, S: Storage> Reactor<F, S> {
@@ -250,7 +252,8 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             admin_events: Vec::new(),
             to_close: Vec::new(),
             stats: Statistics::default(),
-            refusals: Refusals::default(),
+            refusals: Sparse::default(),
+            storage_failures: Sparse::default(),
         })
     }
 
@@ -501,15 +504,6 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             waiting_for_storage: self.storage_queue.len(),
         }
     }
-}
-
-/// What is to be said about refused connections.
-#[derive(Debug, Default)]
-pub(super) struct Refusals {
-    /// When the next one is logged.
-    pub(super) next_log: Timestamp,
-    /// How many were not logged since the last one that was.
-    pub(super) unsaid: u64,
 }
 
 /// What a reactor has lent out.

@@ -71,8 +71,8 @@ fn a_file_size_limit_is_a_write_fault() -> Result<()> {
         File::create(&path)?.set_len(DISK_BYTES)?;
         let config = TargetConfig::new().disk(Backend::File(path), 4096);
         let mut command = Command::new("sh");
-        // In blocks of 512 bytes. The signal that comes with the limit would end the process.
-        let script = "trap '' XFSZ && ulimit -f 16384 && exec \"$0\" \"$@\"";
+        // In blocks of 512 bytes. The signal that comes with the limit must not end the process.
+        let script = "ulimit -f 16384 && exec \"$0\" \"$@\"";
         command.args(["-c", script]).arg(binary("lariatd")?);
         let target = Target::start_by(command, &scratch, &config)?;
         let (written, error) = write_until_full(&target)?;
@@ -80,5 +80,29 @@ fn a_file_size_limit_is_a_write_fault() -> Result<()> {
         ensure!(status.same_code(Status::WRITE_FAULT), "{error}");
         ensure!(written == 8 << 20, "{written} bytes found room");
         target.stop().map(drop)
+    })
+}
+
+#[test]
+fn a_log_that_cannot_be_written_stops_nothing() -> Result<()> {
+    bounded(LIMIT, || {
+        let scratch = Scratch::new()?;
+        let path = scratch.join("disk");
+        File::create(&path)?.set_len(4 << 20)?;
+        let config = TargetConfig::new().disk(Backend::File(path), 4096);
+        let mut command = Command::new("sh");
+        let script = "exec \"$0\" --log trace \"$@\" 2>/dev/full";
+        command.args(["-c", script]).arg(binary("lariatd")?);
+        let target = Target::start_by(command, &scratch, &config)?;
+        let controller = connect(&target, 1)?;
+        let disk = controller.only_namespace()?;
+        let bytes = vec![0x33; PIECE_BYTES];
+        disk.write_at(&bytes, 0)?;
+        let mut back = vec![0; PIECE_BYTES];
+        disk.read_at(&mut back, 0)?;
+        ensure!(back == bytes, "what was written is there");
+        let log = target.stop()?;
+        ensure!(log.is_empty(), "it was to be written to /dev/full: {log}");
+        Ok(())
     })
 }
