@@ -106,7 +106,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             return Err(none);
         }
         let piece = loop {
-            match self.take_room(&agreement) {
+            match self.take_room(now, &agreement) {
                 Some(piece) => break piece,
                 None if self.drop_unanswered(now) => {}
                 None => return Err(none),
@@ -147,7 +147,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
     }
 
     /// Receive buffers for a connection, if there is room for it in every respect.
-    fn take_room(&mut self, agreement: &Agreement) -> Option<Piece> {
+    fn take_room(&mut self, now: Timestamp, agreement: &Agreement) -> Option<Piece> {
         // A part of everything is kept for admin queues: a host with many queues must not keep
         // others from reaching the target at all.
         let most = self.config.max_connections.min(MAX_CONNECTIONS) as usize;
@@ -176,7 +176,9 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         match self.grow(receive_bytes) {
             Ok(()) => self.arena.take(receive_bytes),
             Err(error) => {
-                tracing::debug!(free, error = &*error, "no receive buffers are left");
+                if let Some(unsaid) = self.growth_failures.due(now) {
+                    tracing::warn!(error = &*error, unsaid, "there are no more receive buffers");
+                }
                 None
             }
         }

@@ -182,6 +182,7 @@ pub struct Reactor<F: Fabric, S: Storage> {
     pub(super) stats: Statistics,
     pub(super) refusals: Sparse,
     pub(super) storage_failures: Sparse,
+    pub(super) growth_failures: Sparse,
 }
 
 impl<F: Fabric, S: Storage> Reactor<F, S> {
@@ -254,6 +255,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             stats: Statistics::default(),
             refusals: Sparse::default(),
             storage_failures: Sparse::default(),
+            growth_failures: Sparse::default(),
         })
     }
 
