@@ -13,6 +13,13 @@ HOST_ID=6f1b5a52-0000-4000-8000-0000000000aa
 WORK=/run/lab
 mkdir -p "$WORK"
 passed=0 failed=0 lariatd_pid= lariatd_log= starts=0
+# Soft-RoCE (rxe) or Soft-iWARP (siw).
+rdma_kind=rxe
+# Where our ends run, over which provider, and where our target listens.
+ours_in='ip netns exec peer' ours_fabric=soft ours_at='10.9.0.2 fd09::2'
+
+# ours_on_devices: from now on our ends use the RDMA device, beside the kernel's.
+ours_on_devices() { ours_in='' ours_fabric=ib ours_at='10.9.0.1 fd09::1'; }
 
 now() { cut -d' ' -f1 /proc/uptime; }
 
@@ -95,9 +102,19 @@ networks() {
     ip -n peer addr add fd09::2/64 dev t0 nodad
     ip link set h0 up
     ip -n peer link set t0 up
-    modprobe -a rdma_rxe ib_uverbs rdma_ucm nvme-rdma nvmet-rdma || return
-    rdma link add rxe0 type rxe netdev h0 && until_true 10 rdma_active
+    modprobe -a ib_uverbs rdma_ucm nvme-rdma nvmet-rdma && load_rdma && add_rdma
 }
+
+# load_rdma: the driver of the software device; Debian builds no siw, the harness did.
+load_rdma() {
+    case $rdma_kind in
+    rxe) modprobe rdma_rxe ;;
+    siw) modprobe -a iw_cm libcrc32c && insmod "${LAB_SIW:?the harness gives it}" ;;
+    esac
+}
+
+# add_rdma: makes the device, which is always called rxe0.
+add_rdma() { rdma link add rxe0 type "$rdma_kind" netdev h0 && until_true 10 rdma_active; }
 
 rdma_active() { rdma link show rxe0/1 | grep -q 'state ACTIVE'; }
 
@@ -130,15 +147,13 @@ disk() {
     fallocate -l 256M "$WORK/disk/image"
 }
 
-# start_lariatd [BLOCK_SIZE]: serves $WORK/disk/image on both of the peer's addresses.
+# start_lariatd [BLOCK_SIZE]: serves $WORK/disk/image on both addresses.
 start_lariatd() {
-    cat >"$WORK/lariatd.toml" <<EOF
-[[listener]]
-address = "10.9.0.2"
-fabric = "soft"
-[[listener]]
-address = "fd09::2"
-fabric = "soft"
+    local address
+    for address in $ours_at; do
+        printf '[[listener]]\naddress = "%s"\nfabric = "%s"\n' "$address" $ours_fabric
+    done >"$WORK/lariatd.toml"
+    cat >>"$WORK/lariatd.toml" <<EOF
 [[subsystem]]
 nqn = "$NQN"
 serial = "LAB1"
@@ -155,10 +170,12 @@ max_queues = 16
 EOF
     starts=$((starts + 1))
     lariatd_log=$WORK/lariatd-$starts.log
-    ip netns exec peer env RUST_BACKTRACE=1 "$LAB_BIN/lariatd" --config "$WORK/lariatd.toml" >"$lariatd_log" 2>&1 &
+    # shellcheck disable=SC2086 # a command and its words
+    $ours_in env RUST_BACKTRACE=1 "$LAB_BIN/lariatd" --config "$WORK/lariatd.toml" >"$lariatd_log" 2>&1 &
     lariatd_pid=$!
-    until_true 30 grep -qx ready "$lariatd_log"
+    until_true 30 answered && grep -qx ready "$lariatd_log"
 }
+answered() { grep -qx ready "$lariatd_log" || gone "$lariatd_pid"; }
 
 # stop_lariatd: SIGTERM; it must end by itself with success.
 stop_lariatd() {
@@ -173,11 +190,12 @@ resident_kib() { awk '/^VmRSS/ { print $2 }' "/proc/$lariatd_pid/status"; }
 
 # --- our initiator
 
-# ours VERB ADDRESS [OPTIONS...]: lariat in the peer's namespace.
+# ours VERB ADDRESS [OPTIONS...]: lariat, where our ends run.
 ours() {
     local verb=$1 address=$2
     shift 2
-    ip netns exec peer "$LAB_BIN/lariat" "$verb" -a "$address" --fabric soft \
+    # shellcheck disable=SC2086 # a command and its words
+    $ours_in "$LAB_BIN/lariat" "$verb" -a "$address" --fabric $ours_fabric \
         -q $HOST_NQN -I $HOST_ID "$@"
 }
 

@@ -50,10 +50,14 @@ pub struct FabricCounters {
     pub packets_sent: u64,
     /// Packets received that were valid.
     pub packets_received: u64,
-    /// System calls that sent packets (the soft provider's batching: compare with `packets_sent`).
+    /// System calls that sent packets (the soft provider's batching: compare with `packets_sent`);
+    /// on a device, doorbells.
     pub send_calls: u64,
-    /// System calls that received packets.
+    /// System calls that received packets; on a device, looks at its completion queues that found
+    /// some.
     pub receive_calls: u64,
+    /// Completions that a device gave.
+    pub completions: u64,
     /// Packets sent again.
     pub retransmissions: u64,
     /// Datagrams dropped: too short or malformed.

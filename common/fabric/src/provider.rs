@@ -35,6 +35,30 @@ impl Provider {
     }
 }
 
+/// What a provider's packets travel as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// RoCE version 2: over UDP.
+    RoceV2,
+    /// RoCE version 1: over Ethernet alone.
+    RoceV1,
+    /// InfiniBand itself.
+    InfiniBand,
+    /// iWARP: over TCP.
+    Iwarp,
+}
+
+impl core::fmt::Display for Network {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::RoceV2 => "RoCE v2",
+            Self::RoceV1 => "RoCE v1",
+            Self::InfiniBand => "InfiniBand",
+            Self::Iwarp => "iWARP",
+        })
+    }
+}
+
 /// What was chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
@@ -42,9 +66,17 @@ pub struct Choice {
     pub provider: Provider,
     /// Why, in words.
     pub reason: String,
-    /// The device writes the sinks of RDMA READs as a peer would (iWARP): they have to be
-    /// registered for remote writing.
-    pub read_sinks_remotely_writable: bool,
+    /// What it speaks there.
+    pub network: Network,
+}
+
+impl Choice {
+    /// Whether the sinks of RDMA READs have to be registered for remote writing: iWARP devices write
+    /// them as a peer would.
+    #[must_use]
+    pub fn read_sinks_remotely_writable(&self) -> bool {
+        self.network == Network::Iwarp
+    }
 }
 
 /// An RDMA device was asked for, and none serves the address.
@@ -73,24 +105,23 @@ pub fn choose_remote(wanted: Wanted, peer: SocketAddr) -> Result<Choice, NoDevic
     choose(wanted, peer.ip(), || remote(peer))
 }
 
-/// A device in words, and whether it is an iWARP one; or why there is none.
-type Found = Result<(String, bool), String>;
+/// A device in words, and what it speaks; or why there is none.
+type Found = Result<(String, Network), String>;
 
 fn choose(
     wanted: Wanted,
     address: IpAddr,
     find: impl FnOnce() -> Found,
 ) -> Result<Choice, NoDevice> {
-    let soft =
-        |reason| Choice { provider: Provider::Soft, reason, read_sinks_remotely_writable: false };
+    let soft = |reason| Choice { provider: Provider::Soft, reason, network: Network::RoceV2 };
     if wanted == Wanted::Soft {
         return Ok(soft("it was asked for".to_owned()));
     }
     match find() {
-        Ok((device, iwarp)) => Ok(Choice {
+        Ok((device, network)) => Ok(Choice {
             provider: Provider::Ib,
             reason: format!("{device} serves {address}"),
-            read_sinks_remotely_writable: iwarp,
+            network,
         }),
         Err(reason) if wanted == Wanted::Auto => Ok(soft(reason)),
         Err(reason) => Err(NoDevice { address, reason }),
@@ -108,9 +139,9 @@ fn remote(peer: SocketAddr) -> Found {
 }
 
 #[cfg(feature = "ib")]
-fn describe(cover: crate::ib::Cover) -> (String, bool) {
-    let kind = if cover.iwarp { " (iWARP)" } else { "" };
-    (format!("port {} of {}{kind}", cover.port, cover.device), cover.iwarp)
+fn describe(cover: crate::ib::Cover) -> (String, Network) {
+    let crate::ib::Cover { device, port, network } = cover;
+    (format!("port {port} of {device} ({network})"), network)
 }
 
 #[cfg(not(feature = "ib"))]
@@ -134,12 +165,14 @@ mod tests {
 
     #[test]
     fn a_device_is_taken_where_there_is_one() {
-        let found = || Ok(("port 1 of siw0".to_owned(), true));
+        let found = || Ok(("port 1 of siw0".to_owned(), Network::Iwarp));
         let choice = choose(Wanted::Auto, ADDRESS, found).unwrap();
         assert_eq!(choice.provider, Provider::Ib);
         assert_eq!(choice.reason, "port 1 of siw0 serves 127.0.0.1");
-        assert!(choice.read_sinks_remotely_writable);
-        assert_eq!(choose(Wanted::Soft, ADDRESS, found).unwrap().provider, Provider::Soft);
+        assert!(choice.read_sinks_remotely_writable());
+        let soft = choose(Wanted::Soft, ADDRESS, found).unwrap();
+        assert_eq!((soft.provider, soft.network), (Provider::Soft, Network::RoceV2));
+        assert!(!soft.read_sinks_remotely_writable());
     }
 
     #[test]

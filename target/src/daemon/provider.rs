@@ -5,7 +5,8 @@
 
 use core::net::SocketAddr;
 
-use lariat_fabric::provider::{NoDevice, Provider, choose_local};
+use lariat_fabric::provider::{Network, NoDevice, Provider, choose_local};
+use lariat_wire::nvme::log::RdmaProvider;
 
 use super::config::Config;
 
@@ -13,7 +14,8 @@ use super::config::Config;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) provider: Provider,
-    pub(super) listeners: Vec<SocketAddr>,
+    /// Where, and what it speaks there.
+    pub(super) listeners: Vec<(SocketAddr, Network)>,
     /// A device of it writes the sinks of RDMA READs as a peer would (iWARP).
     pub(super) read_sinks_remotely_writable: bool,
 }
@@ -24,20 +26,53 @@ pub(super) fn parts(config: &Config) -> Result<Vec<Part>, NoDevice> {
     for listener in &config.listeners {
         let address = listener.address;
         let choice = choose_local(listener.fabric, address.ip())?;
-        let (provider, reason) = (choice.provider, choice.reason);
+        let writable = choice.read_sinks_remotely_writable();
+        let (provider, reason, network) = (choice.provider, choice.reason, choice.network);
         tracing::info!(%address, fabric = provider.name(), reason, "listener");
-        let writable = choice.read_sinks_remotely_writable;
         match parts.iter_mut().find(|part| part.provider == provider) {
             Some(part) => {
-                part.listeners.push(address);
+                part.listeners.push((address, network));
                 part.read_sinks_remotely_writable |= writable;
             }
             None => parts.push(Part {
                 provider,
-                listeners: vec![address],
+                listeners: vec![(address, network)],
                 read_sinks_remotely_writable: writable,
             }),
         }
     }
     Ok(parts)
+}
+
+/// What the discovery log says of a listener's network.
+pub(super) fn rdma_provider(parts: &[Part], address: SocketAddr) -> RdmaProvider {
+    let mut listeners = parts.iter().flat_map(|part| &part.listeners);
+    match listeners.find(|(other, _)| *other == address) {
+        Some((_, Network::RoceV2)) => RdmaProvider::ROCE_V2,
+        Some((_, Network::RoceV1)) => RdmaProvider::ROCE,
+        Some((_, Network::InfiniBand)) => RdmaProvider::INFINIBAND,
+        Some((_, Network::Iwarp)) => RdmaProvider::IWARP,
+        None => RdmaProvider::NOT_SPECIFIED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_names_each_listeners_network() {
+        let at = |port: u16| SocketAddr::from(([10, 0, 0, 1], port));
+        let part = |listeners| Part {
+            provider: Provider::Ib,
+            listeners,
+            read_sinks_remotely_writable: false,
+        };
+        let parts = [
+            part(vec![(at(1), Network::RoceV2), (at(2), Network::Iwarp)]),
+            part(vec![(at(3), Network::InfiniBand), (at(4), Network::RoceV1)]),
+        ];
+        let named: Vec<u8> = (1..=5).map(|port| rdma_provider(&parts, at(port)).0).collect();
+        assert_eq!(named, [4, 5, 2, 3, 1]);
+    }
 }

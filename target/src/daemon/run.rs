@@ -19,8 +19,8 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::Pid;
 
-use super::config::{Config, TargetConfig};
-use super::provider::{Part, parts};
+use super::config::{Config, Listener, TargetConfig};
+use super::provider::{Part, parts, rdma_provider};
 use super::turn::{Clock, Sleeper, drive};
 use crate::nvme::{
     self, ListenerAddress, Namespace, Registry, Subsystem, SubsystemMap, TerminateReason, Waker,
@@ -178,8 +178,8 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), RunError> {
         key: config.backends().nth(place).map(|(key, _)| key.to_owned()).unwrap_or_default(),
         source,
     })?;
-    let map = subsystems(config, &storage)?;
     let parts = parts(config)?;
+    let map = subsystems(config, &storage, &parts)?;
     let reactors = config.target.reactors;
     let wakers = (0..usize::from(reactors) * parts.len())
         .map(|_| EventWaker::new())
@@ -361,7 +361,11 @@ fn watch_signals(news: Sender<News>) -> io::Result<()> {
     thread::Builder::new().name("signals".to_owned()).spawn(watch).map(drop)
 }
 
-fn subsystems(config: &Config, storage: &StorageSet) -> Result<Arc<SubsystemMap>, RunError> {
+fn subsystems(
+    config: &Config,
+    storage: &StorageSet,
+    parts: &[Part],
+) -> Result<Arc<SubsystemMap>, RunError> {
     let mut next = 0;
     let mut builders = Vec::new();
     for subsystem in &config.subsystems {
@@ -391,7 +395,11 @@ fn subsystems(config: &Config, storage: &StorageSet) -> Result<Arc<SubsystemMap>
     }
     let listeners = (1..)
         .zip(&config.listeners)
-        .map(|(port_id, listener)| ListenerAddress { address: listener.address, port_id })
+        .map(|(port_id, &Listener { address, .. })| ListenerAddress {
+            address,
+            port_id,
+            provider: rdma_provider(parts, address),
+        })
         .collect();
     SubsystemMap::new(config.target.limits, builders, listeners)
         .map(Arc::new)
@@ -459,7 +467,7 @@ fn prepare<F: Fabric>(seat: Seat<F>) -> Result<Sleeper<F>, RunError> {
     };
     let mut reactor = Reactor::new(fabric, storage, common.registry, config)
         .map_err(|error: ReactorError| setup("cannot set up a reactor")(error))?;
-    for address in &part.listeners {
+    for (address, _) in &part.listeners {
         reactor.listen(*address).map_err(setup("cannot listen"))?;
     }
     Sleeper::new(reactor).map_err(setup("cannot set up the place to sleep"))

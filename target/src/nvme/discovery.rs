@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 
 use lariat_wire::nvme::Nqn;
-use lariat_wire::nvme::log::{DiscoveryEntry, DiscoveryHeader, SubsystemType};
+use lariat_wire::nvme::log::{DiscoveryEntry, DiscoveryHeader, RdmaProvider, SubsystemType};
 
 use super::registry::ADMIN_QUEUE_ENTRIES;
 use super::subsystem::SubsystemMap;
@@ -25,6 +25,8 @@ pub struct ListenerAddress {
     pub address: SocketAddr,
     /// Identifier of the port in the subsystem (PORTID).
     pub port_id: u16,
+    /// What RDMA travels as there.
+    pub provider: RdmaProvider,
 }
 
 /// The log as `host` may see it.
@@ -37,6 +39,7 @@ pub(super) fn log_page(map: &SubsystemMap, generation: u64, host: &Nqn) -> Vec<u
             let mut entry =
                 DiscoveryEntry::rdma(SubsystemType::NVM, subsystem.nqn(), address, port);
             entry.treq = REQUIREMENTS;
+            entry.rdma_prtype = listener.provider.0;
             entry.portid.set(listener.port_id);
             entry.asqsz.set(u16::try_from(ADMIN_QUEUE_ENTRIES).unwrap_or(u16::MAX));
             entries.extend_from_slice(entry.as_bytes());

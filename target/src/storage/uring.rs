@@ -81,9 +81,18 @@ impl UringStorage {
     /// The kernel has no io_uring for this process; the text says what may be the cause.
     pub fn new(set: Arc<StorageSet>, waker: EventWaker, config: UringConfig) -> io::Result<Self> {
         let depth = config.depth.clamp(1, 16_384);
+        let wanted = (depth + MAX_POLLS).next_power_of_two();
+        let make = |entries| Ring::new(entries, set.files());
+        let (ring, entries) = fitting(wanted, make).map_err(explain_no_ring)?;
+        let depth = depth.min(entries - MAX_POLLS);
+        if entries < wanted {
+            tracing::warn!(
+                requests = depth,
+                "RLIMIT_MEMLOCK allows a small io_uring alone, with fewer requests at a time: raise \
+                 it (ulimit -l, LimitMEMLOCK= of systemd)"
+            );
+        }
         let room = depth as usize;
-        let ring = Ring::new((depth + MAX_POLLS).next_power_of_two(), set.files())
-            .map_err(explain_no_ring)?;
         let waker_fd = waker.as_fd().as_raw_fd();
         Ok(Self {
             ring,
@@ -453,6 +462,21 @@ fn warn_unfixed(memories: &[Arc<Memory>], error: &io::Error) {
     });
 }
 
+/// Makes a ring of so many entries, or of the largest smaller number that the limit on locked memory
+/// allows: newer kernels count rings.
+fn fitting<T>(wanted: u32, mut make: impl FnMut(u32) -> io::Result<T>) -> io::Result<(T, u32)> {
+    let mut entries = wanted;
+    loop {
+        match make(entries) {
+            Ok(ring) => return Ok((ring, entries)),
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) && entries / 2 > MAX_POLLS => {
+                entries /= 2;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 fn explain_no_ring(error: io::Error) -> io::Error {
     let remedy = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
@@ -460,8 +484,38 @@ fn explain_no_ring(error: io::Error) -> io::Error {
              container's seccomp profile"
         }
         Some(libc::ENOSYS) => "this kernel has no io_uring, or a seccomp profile hides it",
-        Some(libc::ENOMEM) => "RLIMIT_MEMLOCK is too small for a ring: raise it (ulimit -l)",
+        Some(libc::ENOMEM) => {
+            "RLIMIT_MEMLOCK is too small for any ring: raise it (ulimit -l, LimitMEMLOCK= of systemd)"
+        }
         _ => return error,
     };
     io::Error::new(error.kind(), format!("{error}; {remedy}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_shrinks_to_what_may_be_locked() {
+        let room = |most: u32| {
+            move |entries: u32| {
+                let enough = entries <= most;
+                enough.then_some(()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+            }
+        };
+        assert_eq!(fitting(2048, room(4096)).unwrap().1, 2048);
+        assert_eq!(fitting(2048, room(300)).unwrap().1, 256);
+        assert_eq!(fitting(2048, room(64)).unwrap().1, 64);
+        let error = fitting(2048, room(63)).unwrap_err();
+        assert!(explain_no_ring(error).to_string().contains("RLIMIT_MEMLOCK"));
+        // Nothing else is a reason for a smaller one.
+        let mut asked = Vec::new();
+        let refuse = |entries| {
+            asked.push(entries);
+            Err::<(), _>(io::Error::from_raw_os_error(libc::EPERM))
+        };
+        assert!(fitting(2048, refuse).is_err());
+        assert_eq!(asked, [2048]);
+    }
 }

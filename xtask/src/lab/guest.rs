@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 
 use super::Outcome;
 use super::kernel::Kernel;
+use super::parts::Part;
 use super::scenario::Scenario;
 use crate::shell;
 
@@ -43,13 +44,14 @@ impl fmt::Display for Verdict {
 pub(crate) struct Guest {
     pub(crate) kernel: Kernel,
     binaries: PathBuf,
+    parts: Vec<Part>,
     virtme: PathBuf,
     kvm: bool,
 }
 
 impl Guest {
     /// Installs virtme-ng into the lab's folder and finds out what the machine can do.
-    pub(crate) fn prepare(kernel: Kernel, binaries: PathBuf) -> Result<Self> {
+    pub(crate) fn prepare(kernel: Kernel, binaries: PathBuf, parts: Vec<Part>) -> Result<Self> {
         let environment = super::folder().join("venv");
         let virtme = environment.join("bin/vng");
         if !virtme.is_file() {
@@ -60,7 +62,7 @@ impl Guest {
             shell::capture(&mut shell::command(&pip, &["install", "--quiet", VIRTME]))?;
         }
         fs::create_dir_all(super::folder().join("out"))?;
-        let mut guest = Self { kernel, binaries, virtme, kvm: false };
+        let mut guest = Self { kernel, binaries, parts, virtme, kvm: false };
         guest.kvm = Path::new("/dev/kvm").exists() && guest.boots_with_kvm()?;
         Ok(guest)
     }
@@ -122,8 +124,13 @@ impl Guest {
         let script = scripts.path().join(scenario.script.file_name().unwrap_or_default());
         let log = logs.join(format!("{}-{}.log", scenario.name, self.kernel.version));
         let mut file = File::create(&log)?;
+        let parts: String = self
+            .parts
+            .iter()
+            .map(|part| format!("{}='{}' ", part.variable, part.path.display()))
+            .collect();
         let line = format!(
-            "echo {STARTED}; LAB_BIN='{}' LAB_OUT='{}' bash '{}' 2>&1",
+            "echo {STARTED}; {parts}LAB_BIN='{}' LAB_OUT='{}' bash '{}' 2>&1",
             self.binaries.display(),
             super::folder().join("out").display(),
             script.display(),

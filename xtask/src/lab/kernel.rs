@@ -20,14 +20,14 @@ pub(crate) enum Series {
 }
 
 impl Series {
-    fn number(self) -> &'static str {
+    pub(super) fn number(self) -> &'static str {
         match self {
             Self::Bookworm => "6.1",
             Self::Backports => "6.12",
         }
     }
 
-    fn suite(self) -> &'static str {
+    pub(super) fn suite(self) -> &'static str {
         match self {
             Self::Bookworm => "bookworm",
             Self::Backports => "bookworm-backports",
@@ -73,13 +73,13 @@ fn unpacked(folder: &Path) -> Option<Kernel> {
 }
 
 /// A private view of the machine's mirror: own package lists, nothing of the machine's changes.
-struct Mirror {
+pub(super) struct Mirror {
     series: Series,
     options: Vec<String>,
 }
 
 impl Mirror {
-    fn open(series: Series) -> Result<Self> {
+    pub(super) fn open(series: Series) -> Result<Self> {
         let folder = super::folder().join("apt");
         let lists = folder.join("lists");
         fs::create_dir_all(lists.join("partial"))?;
@@ -116,15 +116,32 @@ impl Mirror {
     /// The name of the package that the suite's `linux-image-amd64` stands for.
     fn image_package(&self) -> Result<String> {
         let general = format!("linux-image-amd64/{}", self.series.suite());
-        let text = shell::capture(self.command("apt-cache").args(["depends", &general]))?;
-        text.lines()
-            .find_map(|line| line.trim().strip_prefix("Depends: linux-image-"))
-            .map(|rest| format!("linux-image-{rest}"))
+        self.dependencies(&general)?
+            .into_iter()
+            .find(|package| package.starts_with("linux-image-"))
             .with_context(|| format!("{general} depends on no kernel"))
     }
 
-    /// Fetches the package and unpacks it, ready to boot.
+    /// What a package depends on.
+    pub(super) fn dependencies(&self, package: &str) -> Result<Vec<String>> {
+        let text = shell::capture(self.command("apt-cache").args(["depends", package]))?;
+        let names = text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+        Ok(names.map(str::to_owned).collect())
+    }
+
+    /// Fetches a kernel and unpacks it, ready to boot.
     fn download(&self, package: &str, folder: &Path) -> Result<()> {
+        self.unpack(package, folder)?;
+        let to = folder.display().to_string();
+        for entry in fs::read_dir(folder.join("lib/modules"))? {
+            let version = entry?.file_name().to_string_lossy().into_owned();
+            shell::capture(&mut shell::command("depmod", &["-b", &to, &version]))?;
+        }
+        Ok(())
+    }
+
+    /// Fetches a package and unpacks it.
+    pub(super) fn unpack(&self, package: &str, folder: &Path) -> Result<()> {
         shell::capture(self.command("apt-get").args(["download", package]).current_dir(folder))?;
         let archive = fs::read_dir(folder)?
             .filter_map(|entry| Some(entry.ok()?.path()))
@@ -133,10 +150,6 @@ impl Mirror {
         let to = folder.display().to_string();
         shell::capture(&mut shell::command("dpkg", &["-x", &archive.display().to_string(), &to]))?;
         fs::remove_file(archive)?;
-        for entry in fs::read_dir(folder.join("lib/modules"))? {
-            let version = entry?.file_name().to_string_lossy().into_owned();
-            shell::capture(&mut shell::command("depmod", &["-b", &to, &version]))?;
-        }
         Ok(())
     }
 }

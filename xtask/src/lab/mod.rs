@@ -6,6 +6,7 @@
 
 mod guest;
 mod kernel;
+mod parts;
 mod scenario;
 
 use std::fs;
@@ -58,7 +59,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Some(folder) => fs::canonicalize(folder)?,
         None => cluster::Binaries::build()?.folder().to_owned(),
     };
-    let guest = Guest::prepare(kernel::fetch(options.kernel)?, binaries)?;
+    let kernel = kernel::fetch(options.kernel)?;
+    let parts = parts::make(&chosen, options.kernel, &kernel)?;
+    let guest = Guest::prepare(kernel, binaries, parts)?;
     println!("kernel {}, {}", guest.kernel.version, guest.speed());
 
     let mut table = Table::new(&["scenario", "verdict", "checks", "seconds"]);

@@ -1,8 +1,8 @@
 //! The scenarios: scripts in tests/lab, described by their first lines.
 //!
 //! A script begins with comment lines that say what it proves, then may have settings:
-//! `# limit: SECONDS` (under emulation; needed), `# memory: SIZE` (4G), `# run: by name` (not part
-//! of a run of everything).
+//! `# limit: SECONDS` (under emulation; needed), `# memory: SIZE` (4G), `# needs: NAMES` (see
+//! `parts`), `# run: by name` (not part of a run of everything).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,6 +22,8 @@ pub(crate) struct Scenario {
     pub(crate) limit: Duration,
     /// The guest's memory, as QEMU writes sizes.
     pub(crate) memory: String,
+    /// What it needs beside our programs and the kernel.
+    pub(crate) needs: Vec<String>,
     /// Runs only when named.
     pub(crate) by_name: bool,
 }
@@ -61,6 +63,7 @@ pub(crate) fn choose(all: Vec<Scenario>, names: &[String]) -> Result<Vec<Scenari
 fn parse(path: &Path, text: &str) -> Result<Scenario> {
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let (mut about, mut limit, mut memory, mut by_name) = (String::new(), None, "4G", false);
+    let mut needs = Vec::new();
     for line in text.lines().take_while(|line| line.starts_with('#')) {
         let line = line.trim_start_matches('#').trim();
         if let Some(seconds) = line.strip_prefix("limit:") {
@@ -68,6 +71,8 @@ fn parse(path: &Path, text: &str) -> Result<Scenario> {
             limit = Some(Duration::from_secs(seconds));
         } else if let Some(size) = line.strip_prefix("memory:") {
             memory = size.trim();
+        } else if let Some(names) = line.strip_prefix("needs:") {
+            needs.extend(names.split_whitespace().map(str::to_owned));
         } else if line == "run: by name" {
             by_name = true;
         } else if !line.starts_with('!') {
@@ -79,7 +84,7 @@ fn parse(path: &Path, text: &str) -> Result<Scenario> {
     };
     let about = about.split(". ").next().unwrap_or_default().trim().trim_end_matches('.').into();
     let script = path.to_owned();
-    Ok(Scenario { name, script, about, limit, memory: memory.into(), by_name })
+    Ok(Scenario { name, script, about, limit, memory: memory.into(), needs, by_name })
 }
 
 #[cfg(test)]
@@ -89,12 +94,13 @@ mod tests {
     #[test]
     fn a_scripts_first_lines_describe_it() {
         let text = "# The kernel connects\n# to us. And more.\n# limit: 90\n# memory: 2G\n\
-                    # run: by name\nset -u\n# limit: 7\n";
+                    # needs: siw\n# run: by name\nset -u\n# limit: 7\n";
         let scenario = parse(Path::new("/somewhere/one.sh"), text).expect("it is complete");
         assert_eq!(scenario.name, "one");
         assert_eq!(scenario.about, "The kernel connects to us");
         assert_eq!(scenario.limit, Duration::from_secs(90));
         assert_eq!(scenario.memory, "2G");
+        assert_eq!(scenario.needs, ["siw"]);
         assert!(scenario.by_name);
     }
 

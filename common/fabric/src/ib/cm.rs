@@ -296,6 +296,13 @@ impl CmId {
         check(unsafe { rdma_sys::rdma_disconnect(self.raw.as_ptr()) })
     }
 
+    /// Tells the kernel that messages come already: the connection stands.
+    pub(super) fn notify_established(&mut self) -> io::Result<()> {
+        let event = rdma_sys::ibv_event_type::IBV_EVENT_COMM_EST;
+        // SAFETY: a live identifier.
+        check(unsafe { rdma_sys::rdma_notify(self.raw.as_ptr(), event) })
+    }
+
     /// Lets its events come to another channel. No event of it may be unacknowledged, which
     /// [`EventChannel::next`] sees to.
     pub(super) fn migrate(&mut self, channel: &Arc<EventChannel>) -> io::Result<()> {

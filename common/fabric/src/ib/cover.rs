@@ -9,6 +9,7 @@ use rdma_sys::ibv_port_state;
 
 use super::cm::{CmId, EventChannel};
 use super::{OpenError, device, inventory};
+use crate::provider::Network;
 
 /// A device that serves an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,8 +18,8 @@ pub struct Cover {
     pub device: String,
     /// The port.
     pub port: u8,
-    /// Whether it is an iWARP device: then the sinks of RDMA READs have to be remotely writable.
-    pub iwarp: bool,
+    /// What it speaks.
+    pub network: Network,
 }
 
 /// The device that serves a local address.
@@ -50,17 +51,18 @@ fn local_scoped(mut address: SocketAddr) -> Result<Cover, String> {
     let Some(context) = id.context() else { return Err(nobody()) };
     let port = id.port();
     // SAFETY: the identifier keeps the context alive.
-    let (name, iwarp, state) = unsafe {
+    let (device, iwarp, state) = unsafe {
         let state = device::query_port(context, port);
         (device::name_of(context), device::is_iwarp(context), state)
     };
+    let network = if iwarp { Network::Iwarp } else { inventory::network(&device, port) };
     match state {
-        Ok((ibv_port_state::IBV_PORT_ACTIVE, _)) => Ok(Cover { device: name, port, iwarp }),
+        Ok((ibv_port_state::IBV_PORT_ACTIVE, _)) => Ok(Cover { device, port, network }),
         Ok(_) => Err(format!(
-            "port {port} of {name} is not active: bring its link up ({})",
+            "port {port} of {device} is not active: bring its link up ({})",
             inventory::describe()
         )),
-        Err(error) => Err(format!("port {port} of {name} cannot be asked: {error}")),
+        Err(error) => Err(format!("port {port} of {device} cannot be asked: {error}")),
     }
 }
 
@@ -69,8 +71,8 @@ fn any() -> Result<Cover, String> {
     let active = inventory::ports().into_iter().find(|port| port.state == "ACTIVE");
     let port = active
         .ok_or_else(|| format!("no port of an RDMA device is active: {}", inventory::describe()))?;
-    let iwarp = inventory::is_iwarp(&port.device);
-    Ok(Cover { device: port.device, port: port.number, iwarp })
+    let network = inventory::network(&port.device, port.number);
+    Ok(Cover { device: port.device, port: port.number, network })
 }
 
 /// The device that a peer is reached through: that of the local address that the routes choose.

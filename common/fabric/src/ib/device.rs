@@ -11,6 +11,7 @@ use rdma_sys::{ibv_context, ibv_device_cap_flags, ibv_port_state, ibv_transport_
 
 use super::cm::{CmId, EventChannel, IdKey};
 use super::cq::{CompChannel, Cq};
+use super::news::NewsChannel;
 
 /// Entries of the first completion queue; each further one has twice as many as the one before.
 const FIRST_CQ: u32 = 2048;
@@ -40,11 +41,10 @@ pub(super) struct Abilities {
 pub(super) struct Device {
     pub(super) cqs: Vec<Cq>,
     pub(super) channel: CompChannel,
+    pub(super) news: NewsChannel,
     context: NonNull<ibv_context>,
     pub(super) name: String,
     pub(super) abilities: Abilities,
-    /// The device is gone; what is left of it only waits to be freed.
-    pub(super) removed: bool,
     /// Keeps librdmacm from closing the device as long as this value lives.
     anchor: CmId,
 }
@@ -142,9 +142,11 @@ impl Device {
             iwarp,
         };
         // SAFETY: the anchor keeps the context alive; it is dropped last.
-        let (channel, name) = unsafe { (CompChannel::create(context)?, name_of(context)) };
+        let (channel, news, name) = unsafe {
+            (CompChannel::create(context)?, NewsChannel::new(context)?, name_of(context))
+        };
         tracing::debug!(device = name, ?abilities, "RDMA device opened");
-        Ok(Self { cqs: Vec::new(), channel, context, name, abilities, removed: false, anchor })
+        Ok(Self { cqs: Vec::new(), channel, news, context, name, abilities, anchor })
     }
 
     pub(super) fn context(&self) -> NonNull<ibv_context> {

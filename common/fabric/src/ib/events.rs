@@ -2,19 +2,23 @@
 
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
+use std::os::fd::AsFd;
 
 use lariat_roce::time::Timestamp;
 use lariat_roce::verbs::{CmEvent, ConnId, ConnectFailure, DisconnectReason, PrivateData};
 use rdma_sys::rdma_cm_event_type as kind;
 
 use super::cm::{Event, EventChannel};
-use super::conn::{State, handle};
+use super::conn::{Conn, State, handle};
 use super::fabric::IbFabric;
-use super::group::{Request, Turn};
+use super::group::{Parcel, Request, Turn};
 use super::inventory;
+use super::news::News;
 
 /// How long flushing and the peer's good-bye may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Between attempts to listen again where the device went away.
+const REVIVAL_INTERVAL: Duration = Duration::from_secs(1);
 /// Events of identifiers that are not handed over yet, at most.
 const MAX_EARLY: usize = 4096;
 /// Reasons of a refusal (IBTA 12.6.7.2).
@@ -40,12 +44,18 @@ impl IbFabric {
     /// Takes all events that are there, and requests that other members handed over.
     pub(super) fn take_events(&mut self, now: Timestamp) {
         let mut hushed = false;
-        while let Some(request) = self.member.take() {
+        while let Some(parcel) = self.member.take() {
             if !hushed {
                 self.member.hush();
                 hushed = true;
             }
-            self.admit(now, request);
+            match parcel {
+                Parcel::Request(request) => self.admit(now, *request),
+                Parcel::News(news) => {
+                    self.on_queue_pair_news(news);
+                }
+                Parcel::Listener => self.next_revival = now,
+            }
         }
         loop {
             match EventChannel::next(&self.member.channel) {
@@ -66,17 +76,24 @@ impl IbFabric {
         }
         if let Some(&slot) = self.by_key.get(&event.id) {
             self.on_conn_event(now, slot, &event);
-        } else if let Some(place) =
-            self.devices.iter().position(|device| device.anchor() == event.id)
+        } else if let Some(place) = self
+            .devices
+            .iter()
+            .position(|device| matches!(device, Some(device) if device.anchor() == event.id))
         {
             if event.kind == kind::RDMA_CM_EVENT_DEVICE_REMOVAL {
                 self.lose_device(place);
             }
         } else if event.kind == kind::RDMA_CM_EVENT_DEVICE_REMOVAL
-            || event.kind == kind::RDMA_CM_EVENT_ADDR_CHANGE
+            && let Some(address) = self.member.lose(event.id)
         {
-            // A listener: connections and devices have events of their own.
-            tracing::warn!("a listening address changed, or its device went away");
+            tracing::warn!(
+                %address,
+                "the RDMA device of a listener went away: listening again when a device has the address"
+            );
+            self.next_revival = now + REVIVAL_INTERVAL;
+        } else if event.kind == kind::RDMA_CM_EVENT_ADDR_CHANGE {
+            tracing::warn!("a listening address changed");
         } else if self.early.len() < MAX_EARLY {
             self.early.push(event);
         }
@@ -161,6 +178,71 @@ impl IbFabric {
         }
     }
 
+    /// Listens again where a device has come back.
+    pub(super) fn revive_listeners(&mut self, now: Timestamp) {
+        self.next_revival = now + REVIVAL_INTERVAL;
+        for address in self.member.revive() {
+            match self.prepare(address) {
+                Ok(()) => tracing::info!(%address, "listening again"),
+                // Connections will say so too.
+                Err(error) => tracing::warn!(%address, %error, "the device cannot be prepared"),
+            }
+        }
+    }
+
+    /// Takes what devices say unasked.
+    pub(super) fn take_news(&mut self) {
+        for place in 0..self.devices.len() {
+            while let Some((name, news)) = self
+                .device(place)
+                .and_then(|device| Some((device.name.clone(), device.news.next()?)))
+            {
+                self.on_news(place, &name, news);
+            }
+        }
+    }
+
+    fn on_news(&mut self, place: usize, device: &str, news: News) {
+        match news {
+            News::Port { number, up: false } => tracing::warn!(
+                device,
+                port = number,
+                "the port is down: nothing comes through until its link is up again"
+            ),
+            News::Port { number, up: true } => {
+                tracing::info!(device, port = number, "the port is up");
+            }
+            News::DeviceFatal | News::CompletionsLost => {
+                tracing::error!(device, ?news, "the RDMA device has failed");
+                self.lose_device(place);
+            }
+            News::Established(_) | News::QueuePairLost(_) => {
+                if !self.on_queue_pair_news(news) {
+                    self.member.pass_on(news);
+                }
+            }
+            News::Other(event) => tracing::debug!(device, event, "the device says"),
+        }
+    }
+
+    /// Says whether the queue pair is ours.
+    fn on_queue_pair_news(&mut self, news: News) -> bool {
+        let (News::Established(key) | News::QueuePairLost(key)) = news else { return false };
+        let is_it = |conn: &Conn| conn.qp.as_ref().is_some_and(|qp| qp.key() == key);
+        let Some((slot, conn)) = self.conns.iter_mut().find(|(_, conn)| is_it(conn)) else {
+            return false;
+        };
+        if matches!(news, News::Established(_)) {
+            if let Err(error) = conn.id.notify_established() {
+                tracing::debug!(%error, "the kernel knows already that the connection stands");
+            }
+        } else {
+            conn.note = Some("the device gave the queue pair up".to_owned());
+            self.broken.push((handle(slot, conn.generation), DisconnectReason::Error));
+        }
+        true
+    }
+
     fn on_address(&mut self, slot: usize) {
         let Some(conn) = self.conns.get_mut(slot) else { return };
         let State::Resolving { timeout } = conn.state else { return };
@@ -241,8 +323,8 @@ impl IbFabric {
 
     fn on_established(&mut self, slot: usize, event: &Event) {
         let Some(conn) = self.conns.get_mut(slot) else { return };
-        let iwarp = conn.device.and_then(|place| self.devices.get(place));
-        let iwarp = iwarp.is_some_and(|device| device.abilities.iwarp);
+        let device = conn.device.and_then(|place| self.devices.get(place)).and_then(Option::as_ref);
+        let iwarp = device.is_some_and(|device| device.abilities.iwarp);
         let (depths, private_data) = match conn.state {
             State::Connecting { asked: (out, served), .. } => {
                 // Some iWARP peers say nothing.
@@ -344,22 +426,23 @@ impl IbFabric {
         });
     }
 
-    /// Ends all that runs over a device that is gone.
+    /// Ends all that runs over a device that is gone, and frees what there was of it: a device goes
+    /// only when nothing uses it any more.
     pub(super) fn lose_device(&mut self, place: usize) {
-        let Some(device) = self.devices.get_mut(place).filter(|device| !device.removed) else {
-            return;
-        };
-        device.removed = true;
+        let Some(device) = self.devices.get_mut(place).and_then(Option::take) else { return };
         tracing::warn!(device = device.name, "the RDMA device went away");
         let on_it = self.conns.iter().filter(|(_, conn)| conn.device == Some(place));
         let slots: Vec<usize> = on_it.map(|(slot, _)| slot).collect();
         for slot in slots {
             let Some(conn) = self.conns.get_mut(slot) else { continue };
             let state = core::mem::replace(&mut conn.state, State::Dead);
+            conn.note = Some(format!("the RDMA device {} went away", device.name));
+            conn.device = None;
             let mut flushed = Vec::new();
             conn.flush_all(slot, &mut flushed);
+            conn.qp = None;
+            conn.id.destroy_qp();
             let conn = handle(slot, conn.generation);
-            self.drop_qp(slot);
             self.backlog.append(&mut flushed);
             match state {
                 State::Established | State::Closing { .. } => {
@@ -373,5 +456,12 @@ impl IbFabric {
                 }
             }
         }
+        self.regions.leave(place);
+        // Others of this process may still have the device open, and with it this descriptor.
+        if let Err(error) = self.epoll.delete(device.news.as_fd()) {
+            tracing::debug!(%error, "a descriptor was not watched");
+        }
+        // Its completion queues, and the identifier that kept it open.
+        drop(device);
     }
 }

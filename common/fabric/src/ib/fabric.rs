@@ -2,6 +2,7 @@
 //! in which it must be destroyed. Called by `verbs`, which implements the trait, and by `events`.
 
 use core::net::SocketAddr;
+use core::ptr::NonNull;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
@@ -9,7 +10,7 @@ use std::os::fd::AsFd;
 use lariat_roce::time::Timestamp;
 use lariat_roce::verbs::{CmEvent, ConnId, DisconnectReason, QpConfig, WcStatus, WorkCompletion};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use rdma_sys::{ibv_qp_cap, ibv_qp_init_attr, ibv_qp_type, ibv_wc};
+use rdma_sys::{ibv_context, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_type, ibv_wc};
 use slab::Slab;
 
 use super::IbConfig;
@@ -21,6 +22,7 @@ use super::group::Member;
 use super::memory::Regions;
 use super::qp::{Chain, QueuePair, Sizes, Tag};
 use crate::error::{QpError, RegisterError, StaleHandle};
+use crate::fabric::FabricCounters;
 
 /// Slots have 16 bits.
 pub(super) const MAX_CONNECTIONS: usize = 1 << 16;
@@ -32,7 +34,8 @@ pub struct IbFabric {
     pub(super) conns: Slab<Conn>,
     pub(super) by_key: BTreeMap<IdKey, usize>,
     pub(super) regions: Regions,
-    pub(super) devices: Vec<Device>,
+    /// By number; one that went away leaves its place empty.
+    pub(super) devices: Vec<Option<Device>>,
     pub(super) member: Member,
     pub(super) epoll: Epoll,
     pub(super) config: IbConfig,
@@ -55,6 +58,9 @@ pub struct IbFabric {
     /// Slots whose connections wait for the peer's answer.
     pub(super) connecting: Vec<usize>,
     pub(super) next_cm_look: Timestamp,
+    pub(super) next_news_look: Timestamp,
+    pub(super) next_revival: Timestamp,
+    pub(super) counters: FabricCounters,
 }
 
 impl core::fmt::Debug for IbFabric {
@@ -97,12 +103,15 @@ impl IbFabric {
             closing: Vec::new(),
             connecting: Vec::new(),
             next_cm_look: Timestamp::ZERO,
+            next_news_look: Timestamp::ZERO,
+            next_revival: Timestamp::ZERO,
+            counters: FabricCounters::default(),
         })
     }
 
     /// The devices in use, by name.
     pub fn devices(&self) -> impl Iterator<Item = &str> {
-        self.devices.iter().map(|device| device.name.as_str())
+        self.devices.iter().flatten().map(|device| device.name.as_str())
     }
 
     /// Connections that take up memory.
@@ -145,13 +154,30 @@ impl IbFabric {
     /// The device of a local address, opened if need be.
     fn device_at(&mut self, address: SocketAddr) -> io::Result<usize> {
         let device = Device::open(&self.member.channel, address)?;
-        let known = |other: &Device| !other.removed && other.context() == device.context();
-        if let Some(place) = self.devices.iter().position(known) {
+        if let Some(place) = self.place_of(device.context()) {
             return Ok(place);
         }
-        self.epoll.add(device.channel.fd(), EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
-        self.devices.push(device);
-        Ok(self.devices.len() - 1)
+        let readable = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+        self.epoll.add(device.channel.fd(), readable)?;
+        self.epoll.add(device.news.as_fd(), readable)?;
+        let vacant = self.devices.iter().position(Option::is_none);
+        let place = vacant.unwrap_or(self.devices.len());
+        match self.devices.get_mut(place) {
+            Some(vacant) => *vacant = Some(device),
+            None => self.devices.push(Some(device)),
+        }
+        Ok(place)
+    }
+
+    fn place_of(&self, context: NonNull<ibv_context>) -> Option<usize> {
+        let is_it = |device: &Option<Device>| {
+            device.as_ref().is_some_and(|device| device.context() == context)
+        };
+        self.devices.iter().position(is_it)
+    }
+
+    pub(super) fn device(&self, place: usize) -> Option<&Device> {
+        self.devices.get(place)?.as_ref()
     }
 
     /// Finds the device that a connection's identifier is bound to.
@@ -160,12 +186,11 @@ impl IbFabric {
         let context = conn.id.context().ok_or(io::ErrorKind::NotFound)?;
         let port = conn.id.port();
         let local = conn.id.local_address().ok_or(io::ErrorKind::AddrNotAvailable)?;
-        let known = |device: &Device| !device.removed && device.context() == context;
-        let place = match self.devices.iter().position(known) {
+        let place = match self.place_of(context) {
             Some(place) => place,
             None => self.device_at(local)?,
         };
-        let device = self.devices.get(place).filter(|device| known(device));
+        let device = self.device(place).filter(|device| device.context() == context);
         let device = device.ok_or_else(|| {
             io::Error::other(format!("more than one RDMA device has {}", local.ip()))
         })?;
@@ -188,7 +213,7 @@ impl IbFabric {
     }
 
     fn join_all(&mut self, place: usize) -> Result<(), RegisterError> {
-        let Some(device) = self.devices.get(place) else { return Ok(()) };
+        let Some(device) = self.devices.get(place).and_then(Option::as_ref) else { return Ok(()) };
         for domain in self.regions.domains() {
             self.regions.join(domain, place, device)?;
         }
@@ -198,8 +223,9 @@ impl IbFabric {
     pub(super) fn make_qp(&mut self, slot: usize, config: &QpConfig) -> Result<(), QpError> {
         let conn = self.conns.get_mut(slot).ok_or(stale())?;
         let place = conn.device.ok_or(stale())?;
-        let device = self.devices.get_mut(place).ok_or(StaleHandle { what: "device" })?;
-        if conn.qp.is_some() || device.removed {
+        let device = self.devices.get_mut(place).and_then(Option::as_mut);
+        let device = device.ok_or(StaleHandle { what: "device" })?;
+        if conn.qp.is_some() {
             return Err(StaleHandle { what: "place for a queue pair" }.into());
         }
         let limit = device.abilities.max_depth;
@@ -267,7 +293,7 @@ impl IbFabric {
         let qp = conn.qp.take();
         conn.id.destroy_qp();
         if let Some((qp, place)) = qp.zip(conn.device)
-            && let Some(device) = self.devices.get_mut(place)
+            && let Some(device) = self.devices.get_mut(place).and_then(Option::as_mut)
             && let Some(cq) = device.cqs.get_mut(qp.sizes.cq)
         {
             cq.leave(qp.sizes.promised);
@@ -280,13 +306,11 @@ impl IbFabric {
         budget: usize,
         completions: &mut Vec<WorkCompletion>,
     ) {
-        let Self { devices, conns, room, broken, .. } = self;
+        let Self { devices, conns, room, broken, counters, .. } = self;
         let mut left = budget.max(1);
         let mut failed = None;
         for (place, device) in devices.iter_mut().enumerate() {
-            if device.removed {
-                continue;
-            }
+            let Some(device) = device else { continue };
             for cq in &mut device.cqs {
                 while left > 0 {
                     let asked = left.min(cq::BATCH);
@@ -299,6 +323,8 @@ impl IbFabric {
                             break;
                         }
                     };
+                    counters.receive_calls += u64::from(count != 0);
+                    counters.completions += count as u64;
                     for wc in room.iter().take(count) {
                         let tag = Tag::from_bits(wc.wr_id);
                         let conn = conns.get_mut(usize::from(tag.slot));
@@ -355,8 +381,8 @@ impl Drop for IbFabric {
             let _ = conn.id.disconnect();
         }
         self.early.clear();
-        while let Some(request) = self.member.take() {
-            drop(request);
+        while let Some(parcel) = self.member.take() {
+            drop(parcel);
         }
     }
 }

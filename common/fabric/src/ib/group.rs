@@ -6,9 +6,11 @@
 //! moves the new identifier to the other's channel, then sends it over. (A channel of each member's
 //! own for its connections, rather than one for all, means that no member waits for another one, or
 //! is woken for it, once a connection is handed over.) When the owner stops to listen the listening
-//! identifier moves to a member that still does.
+//! identifier moves to a member that still does. When the device of a listener goes away, its owner
+//! listens again as soon as a device has the address.
 
 use core::net::SocketAddr;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,6 +19,7 @@ use lariat_roce::verbs::PrivateData;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::cm::{CmId, EventChannel, IdKey};
+use super::news::News;
 
 /// Connection requests that may wait in the kernel.
 const BACKLOG: i32 = 256;
@@ -32,18 +35,38 @@ pub(super) struct Request {
     pub(super) private_data: PrivateData,
 }
 
+/// What a member hands to another.
+#[derive(Debug)]
+pub(super) enum Parcel {
+    /// A connection request that it shall have.
+    Request(Box<Request>),
+    /// News of a queue pair that may be its own.
+    News(News),
+    /// It owns a listener now whose device is gone.
+    Listener,
+}
+
 #[derive(Debug)]
 struct Door {
     channel: Arc<EventChannel>,
-    requests: Sender<Request>,
+    parcels: Sender<Parcel>,
     wake: Arc<EventFd>,
+}
+
+impl Door {
+    fn hand(&self, parcel: Parcel) {
+        if self.parcels.send(parcel).is_ok() {
+            let _ = self.wake.write(1);
+        }
+    }
 }
 
 /// One rdma_cm port.
 #[derive(Debug)]
 struct Listener {
     address: SocketAddr,
-    id: CmId,
+    /// None: its device is gone.
+    id: Option<CmId>,
     owner: usize,
     /// Members that listen, and which of them is next.
     members: Vec<usize>,
@@ -55,6 +78,8 @@ struct Listener {
 pub(super) struct Group {
     doors: Vec<Door>,
     listeners: Mutex<Vec<Listener>>,
+    /// Some listener has no device.
+    lacking: AtomicBool,
 }
 
 /// A member's own part of its group.
@@ -63,7 +88,7 @@ pub(super) struct Member {
     pub(super) number: usize,
     pub(super) channel: Arc<EventChannel>,
     pub(super) wake: Arc<EventFd>,
-    requests: Receiver<Request>,
+    parcels: Receiver<Parcel>,
     group: Arc<Group>,
 }
 
@@ -89,16 +114,17 @@ pub(super) fn open(count: u8) -> io::Result<Vec<Member>> {
         let channel = Arc::new(EventChannel::open()?);
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let wake = Arc::new(EventFd::from_flags(flags)?);
-        let (requests, receiver) = unbounded();
-        doors.push(Door { channel: Arc::clone(&channel), requests, wake: Arc::clone(&wake) });
+        let (parcels, receiver) = unbounded();
+        doors.push(Door { channel: Arc::clone(&channel), parcels, wake: Arc::clone(&wake) });
         ends.push((channel, wake, receiver));
     }
-    let group = Arc::new(Group { doors, listeners: Mutex::new(Vec::new()) });
-    let member = |(number, (channel, wake, requests))| Member {
+    let (listeners, lacking) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+    let group = Arc::new(Group { doors, listeners, lacking });
+    let member = |(number, (channel, wake, parcels))| Member {
         number,
         channel,
         wake,
-        requests,
+        parcels,
         group: Arc::clone(&group),
     };
     Ok(ends.into_iter().enumerate().map(member).collect())
@@ -121,19 +147,60 @@ impl Member {
             listener.members.push(self.number);
             return Ok(());
         }
-        let make = || {
-            let mut id = CmId::new(&self.channel)?;
-            if address.is_ipv6() {
-                id.set_one_family()?;
-            }
-            id.bind(address)?;
-            id.listen(BACKLOG)?;
-            Ok(id)
-        };
-        let id = make().map_err(Refusal::Io)?;
+        let id = Some(self.open(address).map_err(Refusal::Io)?);
         let (owner, members) = (self.number, vec![self.number]);
         listeners.push(Listener { address, id, owner, members, turn: 0 });
         Ok(())
+    }
+
+    fn open(&self, address: SocketAddr) -> io::Result<CmId> {
+        let mut id = CmId::new(&self.channel)?;
+        if address.is_ipv6() {
+            id.set_one_family()?;
+        }
+        id.bind(address)?;
+        id.listen(BACKLOG)?;
+        Ok(id)
+    }
+
+    /// The device of a listening identifier is gone. Says where that listened, if it is one.
+    pub(super) fn lose(&self, key: IdKey) -> Option<SocketAddr> {
+        let (id, address) = {
+            let mut listeners = self.listeners();
+            let is_it = |id: &CmId| id.key() == key;
+            let listener = listeners.iter_mut().find(|one| one.id.as_ref().is_some_and(is_it))?;
+            self.group.lacking.store(true, Ordering::Relaxed);
+            (listener.id.take(), listener.address)
+        };
+        // The device goes only when nothing uses it.
+        drop(id);
+        Some(address)
+    }
+
+    /// Whether some listener of the group has lost its device.
+    pub(super) fn lacks_listeners(&self) -> bool {
+        self.group.lacking.load(Ordering::Relaxed)
+    }
+
+    /// Listens again, as owner, where a device has come back. Says where.
+    pub(super) fn revive(&self) -> Vec<SocketAddr> {
+        let mut listeners = self.listeners();
+        let mut revived = Vec::new();
+        let own = listeners.iter_mut().filter(|one| one.id.is_none() && one.owner == self.number);
+        for listener in own {
+            match self.open(listener.address) {
+                Ok(id) => {
+                    listener.id = Some(id);
+                    revived.push(listener.address);
+                }
+                Err(error) => {
+                    tracing::debug!(%error, address = %listener.address, "still no listener");
+                }
+            }
+        }
+        let lacking = listeners.iter().any(|one| one.id.is_none());
+        self.group.lacking.store(lacking, Ordering::Relaxed);
+        revived
     }
 
     /// Stops to listen.
@@ -146,7 +213,12 @@ impl Member {
         let door = heir.and_then(|heir| self.group.doors.get(heir));
         match (heir, door) {
             (Some(heir), Some(door)) if listener.owner == self.number => {
-                match listener.id.migrate(&door.channel) {
+                let Some(id) = &mut listener.id else {
+                    listener.owner = heir;
+                    door.hand(Parcel::Listener);
+                    return;
+                };
+                match id.migrate(&door.channel) {
                     Ok(()) => listener.owner = heir,
                     Err(error) => {
                         tracing::warn!(%error, %address, "a listener could not be handed over");
@@ -162,7 +234,9 @@ impl Member {
     /// Who is to have a request that came to this listening identifier.
     pub(super) fn turn(&self, listener: IdKey) -> Turn {
         let mut listeners = self.listeners();
-        let Some(listener) = listeners.iter_mut().find(|one| one.id.key() == listener) else {
+        let is_it = |id: &CmId| id.key() == listener;
+        let found = listeners.iter_mut().find(|one| one.id.as_ref().is_some_and(is_it));
+        let Some(listener) = found else {
             return Turn::Nobody;
         };
         listener.turn = listener.turn.wrapping_add(1);
@@ -181,14 +255,20 @@ impl Member {
             tracing::warn!(%error, "a connection request could not be handed over");
             return;
         }
-        if door.requests.send(request).is_ok() {
-            let _ = door.wake.write(1);
+        door.hand(Parcel::Request(Box::new(request)));
+    }
+
+    /// Tells the others what a device said of a queue pair that is not ours.
+    pub(super) fn pass_on(&self, news: News) {
+        let others = self.group.doors.iter().enumerate();
+        for (_, door) in others.filter(|(number, _)| *number != self.number) {
+            door.hand(Parcel::News(news));
         }
     }
 
-    /// A request that another member handed over.
-    pub(super) fn take(&self) -> Option<Request> {
-        self.requests.try_recv().ok()
+    /// Something that another member handed over.
+    pub(super) fn take(&self) -> Option<Parcel> {
+        self.parcels.try_recv().ok()
     }
 
     /// Makes `wake` unreadable until something is handed over again.

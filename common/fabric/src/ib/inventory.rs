@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::Path;
 
+use crate::provider::Network;
+
 /// A port of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Port {
@@ -74,10 +76,26 @@ fn ports_below(class: &Path) -> Vec<Port> {
     ports
 }
 
-/// Whether a device is an iWARP one.
-pub(super) fn is_iwarp(device: &str) -> bool {
+/// What a port speaks.
+pub(super) fn network(device: &str, port: u8) -> Network {
+    network_below(Path::new("/sys/class"), device, port)
+}
+
+fn network_below(class: &Path, device: &str, port: u8) -> Network {
+    let device = class.join("infiniband").join(device);
     // "4: RNIC"
-    line(&Path::new("/sys/class/infiniband").join(device).join("node_type")).starts_with('4')
+    if line(&device.join("node_type")).starts_with('4') {
+        return Network::Iwarp;
+    }
+    let port = device.join("ports").join(port.to_string());
+    if line(&port.join("link_layer")) == "InfiniBand" {
+        return Network::InfiniBand;
+    }
+    let types = port.join("gid_attrs/types");
+    let types: Vec<_> = names(&types).iter().map(|gid| line(&types.join(gid))).collect();
+    let first = types.iter().any(|kind| kind.ends_with("RoCE v1"));
+    let second = types.iter().any(|kind| kind == "RoCE v2");
+    if first && !second { Network::RoceV1 } else { Network::RoceV2 }
 }
 
 /// All ports in words.
@@ -105,6 +123,18 @@ mod tests {
         fs::write(gids.join("0"), "eth7\n").unwrap();
         fs::write(gids.join("1"), "eth7\n").unwrap();
         let ports = ports_below(&root);
+        let network = || network_below(&root, "rxe0", 1);
+        assert_eq!(network(), Network::RoceV2);
+        let types = port.join("gid_attrs/types");
+        fs::create_dir_all(&types).unwrap();
+        fs::write(types.join("0"), "IB/RoCE v1\n").unwrap();
+        assert_eq!(network(), Network::RoceV1);
+        fs::write(types.join("1"), "RoCE v2\n").unwrap();
+        assert_eq!(network(), Network::RoceV2);
+        fs::write(port.join("link_layer"), "InfiniBand\n").unwrap();
+        assert_eq!(network(), Network::InfiniBand);
+        fs::write(root.join("infiniband/rxe0/node_type"), "4: RNIC\n").unwrap();
+        assert_eq!(network(), Network::Iwarp);
         fs::remove_dir_all(&root).unwrap();
         assert_eq!(ports.len(), 1);
         assert_eq!(ports[0].to_string(), "rxe0 port 1 ACTIVE (Ethernet, eth7)");

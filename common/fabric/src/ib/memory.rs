@@ -99,7 +99,7 @@ impl Regions {
         domain: DomainId,
         memory: Arc<Memory>,
         access: Access,
-        devices: &[Device],
+        devices: &[Option<Device>],
     ) -> Result<RegionId, RegisterError> {
         let pds = self.domains.get(domain.0 as usize).ok_or(stale("protection domain"))?;
         let bytes = memory.len();
@@ -112,15 +112,27 @@ impl Regions {
         })?;
         let mut region = Region { generation, domain, access, memory, mrs: Vec::new() };
         for (number, (pd, device)) in pds.iter().zip(devices).enumerate() {
-            if let Some(pd) = pd
-                && !device.removed
-            {
+            if let Some((pd, device)) = pd.as_ref().zip(device.as_ref()) {
                 enter(&mut region, pd, number, device)?;
             }
         }
         self.generation = generation;
         self.regions.insert(region);
         Ok(RegionId(u64::from(generation) << 32 | u64::from(number)))
+    }
+
+    /// Frees all that a device has of the domains. Its queue pairs are gone.
+    pub(super) fn leave(&mut self, number: usize) {
+        for (_, region) in &mut self.regions {
+            if let Some(mr) = region.mrs.get_mut(number) {
+                *mr = None;
+            }
+        }
+        for pds in &mut self.domains {
+            if let Some(pd) = pds.get_mut(number) {
+                *pd = None;
+            }
+        }
     }
 
     pub(super) fn deregister(&mut self, id: RegionId) -> Result<(), StaleHandle> {

@@ -2,12 +2,11 @@
 //! Soft-RoCE and Soft-iWARP. [`IbFabric`] implements [`Fabric`](crate::Fabric) on them.
 //!
 //! Each object of the C libraries has its wrapper in a file of its own (`cm`, `device`, `cq`, `mr`,
-//! `qp`): only these contain unsafe code. `fabric` owns them, `verbs` is the trait, `events` says what connection events
-//! do, `group` shares listeners between threads, `cover` finds the device of an address.
+//! `qp`, `news`): only these contain unsafe code. `fabric` owns them, `verbs` is the trait, `events`
+//! says what connection events do, `group` shares listeners between threads, `cover` finds the
+//! device of an address.
 //!
-//! Receives are posted to each queue pair's own queue. A shared receive queue would go beside the
-//! completion queues of a `Device`: `Fabric::post_recv` names a connection, so it can stay a matter
-//! of this provider.
+//! Receives are posted to each queue pair's own queue (why: docs/decisions/0005-ib-provider.md).
 
 mod cm;
 mod conn;
@@ -20,6 +19,7 @@ mod group;
 mod inventory;
 mod memory;
 mod mr;
+mod news;
 mod qp;
 mod verbs;
 

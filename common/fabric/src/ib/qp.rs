@@ -176,6 +176,17 @@ impl core::fmt::Debug for Chain {
     }
 }
 
+/// Tells queue pairs apart as long as they live. Never followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QpKey(usize);
+
+impl QpKey {
+    /// Of the address at which libibverbs keeps it.
+    pub(super) const fn of(address: usize) -> Self {
+        Self(address)
+    }
+}
+
 /// The sizes of a queue pair as created.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
@@ -224,6 +235,10 @@ impl QueuePair {
             quiet: 0,
             max_quiet: (sizes.sends / 4).max(1),
         }
+    }
+
+    pub(super) fn key(&self) -> QpKey {
+        QpKey::of(self.raw.as_ptr().addr())
     }
 
     /// Queues a send request for the next [`Self::flush`].

@@ -32,6 +32,8 @@ const MAX_ACCEPT_DATA: usize = 196;
 const MAX_REJECT_DATA: usize = 148;
 /// Looking for connection events is a system call: not in every poll.
 const CM_INTERVAL: Duration = Duration::from_micros(50);
+/// As rarely as that while the thread does not sleep: a device says seldom something unasked.
+const NEWS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The memory of a request, for the device.
 #[inline]
@@ -150,7 +152,7 @@ impl Fabric for IbFabric {
 
     fn limits(&self, conn: ConnId) -> Result<DeviceLimits, StaleHandle> {
         let conn = self.conn(conn)?;
-        let device = conn.device.and_then(|place| self.devices.get(place)).ok_or(stale())?;
+        let device = conn.device.and_then(|place| self.device(place)).ok_or(stale())?;
         Ok(device.limits(conn.id.port(), self.config.remote_invalidate))
     }
 
@@ -308,7 +310,7 @@ impl Fabric for IbFabric {
         let Self { conns, regions, devices, backlog, ready, config, .. } = self;
         let found = conns.get_mut(slot).ok_or(none)?;
         let (place, domain) = found.device.zip(found.domain).ok_or(none)?;
-        let abilities = devices.get(place).ok_or(none)?.abilities;
+        let abilities = devices.get(place).and_then(Option::as_ref).ok_or(none)?.abilities;
         match found.state {
             State::Accepting { .. } | State::Established => {}
             State::Closing { .. } | State::Dead => {
@@ -358,7 +360,7 @@ impl Fabric for IbFabric {
     }
 
     fn flush(&mut self, _now: Timestamp) {
-        let Self { conns, ready, chain, broken, .. } = self;
+        let Self { conns, ready, chain, broken, counters, .. } = self;
         for slot in ready.drain(..) {
             let Some(conn) = conns.get_mut(slot) else { continue };
             conn.listed = false;
@@ -366,6 +368,7 @@ impl Fabric for IbFabric {
                 continue;
             }
             let Some(qp) = conn.qp.as_mut() else { continue };
+            counters.send_calls += u64::from(qp.has_pending());
             if let Err(error) = qp.flush(chain) {
                 tracing::warn!(%error, "the device refuses a send request");
                 conn.note = Some(format!("the device refused a send request: {error}"));
@@ -387,6 +390,13 @@ impl Fabric for IbFabric {
             self.next_cm_look = now + CM_INTERVAL;
             self.take_events(now);
         }
+        if now >= self.next_news_look {
+            self.next_news_look = now + NEWS_INTERVAL;
+            self.take_news();
+        }
+        if self.member.lacks_listeners() && now >= self.next_revival {
+            self.revive_listeners(now);
+        }
         while let Some((conn, reason)) = self.broken.pop() {
             if let Ok(slot) = self.slot_of(conn)
                 && self.conns.get(slot).is_some_and(Conn::is_up)
@@ -406,7 +416,7 @@ impl Fabric for IbFabric {
 
     fn arm(&mut self, now: Timestamp) -> Armed {
         self.flush(now);
-        for device in self.devices.iter_mut().filter(|device| !device.removed) {
+        for device in self.devices.iter_mut().flatten() {
             while let Some(fired) = device.channel.next() {
                 for cq in device.cqs.iter_mut().filter(|cq| cq.key() == fired) {
                     cq.armed = false;
@@ -423,9 +433,14 @@ impl Fabric for IbFabric {
         self.take_completions(cq::BATCH, &mut backlog);
         self.backlog.append(&mut backlog);
         self.take_events(now);
+        self.take_news();
         self.next_cm_look = Timestamp::ZERO;
+        self.next_news_look = Timestamp::ZERO;
         let ready = !self.backlog.is_empty() || !self.outbox.is_empty() || !self.broken.is_empty();
-        let until = self.earliest_deadline();
+        let mut until = self.earliest_deadline();
+        if self.member.lacks_listeners() {
+            until = until.min(self.next_revival);
+        }
         if ready || until <= now { Armed::Ready } else { Armed::Until(until) }
     }
 
@@ -438,6 +453,6 @@ impl Fabric for IbFabric {
     }
 
     fn counters(&self) -> FabricCounters {
-        FabricCounters::default()
+        self.counters
     }
 }

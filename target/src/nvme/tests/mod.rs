@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use lariat_fabric::Timestamp;
+use lariat_wire::nvme::log::RdmaProvider;
 use lariat_wire::nvme::{
     AdminCommand, Command, CommandId, ConnectData, ControllerConfig, ControllerId, FabricsCommand,
     HostId, Nqn, Nsid, PropertySize, Qid, QueueSize, Status,
@@ -81,8 +82,16 @@ fn private() -> SubsystemBuilder {
 
 fn listeners() -> Vec<ListenerAddress> {
     vec![
-        ListenerAddress { address: "127.0.0.1:4420".parse().unwrap(), port_id: 1 },
-        ListenerAddress { address: "[::1]:4421".parse().unwrap(), port_id: 2 },
+        ListenerAddress {
+            address: "127.0.0.1:4420".parse().unwrap(),
+            port_id: 1,
+            provider: RdmaProvider::ROCE_V2,
+        },
+        ListenerAddress {
+            address: "[::1]:4421".parse().unwrap(),
+            port_id: 2,
+            provider: RdmaProvider::IWARP,
+        },
     ]
 }
 

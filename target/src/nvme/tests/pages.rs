@@ -238,6 +238,8 @@ fn the_discovery_log_shows_what_the_host_may_use() {
         entries[..2].iter().map(|e| (e.socket_address().unwrap(), e.portid.get())).collect();
     let want: Vec<_> = listeners().iter().map(|l| (l.address, l.port_id)).collect();
     assert_eq!(told, want);
+    assert_eq!((entries[0].adrfam, entries[0].rdma_prtype), (1, RdmaProvider::ROCE_V2.0));
+    assert_eq!((entries[1].adrfam, entries[1].rdma_prtype), (2, RdmaProvider::IWARP.0));
     for entry in &entries[..2] {
         assert_eq!(entry.subsystem_nqn(), Ok(nqn(DISK)));
         assert_eq!((entry.kind().0, entry.treq, entry.cntlid.get()), (2, 6, 0xffff));
@@ -263,7 +265,7 @@ fn data_for_friend() -> ConnectData {
 fn a_wildcard_listener_is_refused() {
     for address in ["0.0.0.0:4420", "[::]:4420"] {
         let address = address.parse().unwrap();
-        let any = vec![ListenerAddress { address, port_id: 1 }];
+        let any = vec![ListenerAddress { address, port_id: 1, provider: RdmaProvider::ROCE_V2 }];
         let refused = SubsystemMap::new(limits(), [disk()], any).unwrap_err();
         assert_eq!(refused, ConfigError::Listener(address));
     }
