@@ -20,7 +20,7 @@ refused() {
     grep -E "$1" "$WORK/ours"
 }
 # nobody COMMAND...: as a user without rights.
-nobody='setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all --bounding-set=-all'
+nobody='setpriv --reuid 65534 --regid 65534 --clear-groups --bounding-set=-all'
 chmod 755 "$WORK" "$WORK/disk"
 chmod 666 "$WORK/disk/image"
 mkdir "$WORK/bin" && cp "$LAB_BIN/lariat" "$LAB_BIN/lariatd" "$WORK/bin/" && LAB_BIN=$WORK/bin
@@ -69,7 +69,7 @@ must 'the kernel host connects' kernel_connect 10.9.0.1 $NQN --nr-io-queues=2
 ours bench 10.9.0.1 -n $NQN --rw randread --bs 4k --iodepth 4 --runtime 60 --quiet >"$WORK/bench" 2>&1 &
 bench=$!
 sleep 5
-check 'the device goes within 20 s' timeout 20 rdma link del rxe0
+check 'the device goes within 20 s' timeout "$(patient 20)" rdma link del rxe0
 check 'lariatd says so' grep -q 'RDMA device went away.*rxe0' "$lariatd_log"
 check 'and that it listens no more' grep -q 'device of a listener went away' "$lariatd_log"
 ended() { until_true 90 gone $bench || { kill $bench; return 1; }; cat "$WORK/bench"; ! grep -i panic "$WORK/bench"; }
@@ -84,7 +84,7 @@ check 'and verifies' verify "$(device $NQN)" 512k 4k
 check 'nvme disconnect' kernel_disconnect $NQN
 fewer() { echo "before $files, after $(open_files)"; [ "$(open_files)" -le "$files" ]; }
 check 'no more open files than before' until_true 20 fewer
-check 'a second time' timeout 20 rdma link del rxe0
+check 'a second time' timeout "$(patient 20)" rdma link del rxe0
 must 'the device comes back' add_rdma
 listens_twice() { [ "$(grep -c 'listening again' "$lariatd_log")" = 2 ]; }
 check 'lariatd listens again' until_true 10 listens_twice

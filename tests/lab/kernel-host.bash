@@ -43,10 +43,11 @@ check 'nvme disconnect' kernel_disconnect $NQN
 
 round() { kernel_connect "$address" $NQN --nr-io-queues=2 && kernel_disconnect $NQN; }
 rounds() {
-    local n end=$(($(date +%s) + 150))
+    local n end
+    end=$(($(date +%s) + $(patient 150)))
     for ((n = 0; n < $1; n++)); do
         round || return
-        [ "$(date +%s)" -lt $end ] || { echo "only $n rounds in 150 s"; [ $n -ge 10 ]; return; }
+        [ "$(date +%s)" -lt $end ] || { echo "only $n rounds in time"; [ $n -ge 10 ]; return; }
     done
 }
 check 'two rounds to warm up' rounds 2

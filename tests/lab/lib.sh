@@ -1,6 +1,6 @@
 # What the lab's scenarios share. Sourced by each of them, in a guest that has no network but what
 # `networks` makes. The harness gives LAB_BIN (where lariat and lariatd are) and LAB_OUT (a folder
-# that outlives the guest).
+# that outlives the guest), and LAB_PATIENCE (what to multiply time limits with).
 #
 #   root namespace   h0  10.9.0.1 / fd09::1   the kernel's side: rxe0 on h0
 #   namespace "peer" t0  10.9.0.2 / fd09::2   ours: no rxe, so that UDP 4791 is free for `soft`
@@ -73,9 +73,13 @@ counters() {
     ip netns exec peer cat /proc/net/snmp 2>/dev/null | grep ^Udp:
 }
 
+# patient SECONDS: as many on this machine as it is told to be busy.
+patient() { echo $(($1 * ${LAB_PATIENCE:-1})); }
+
 # until_true SECONDS COMMAND...: waits for it to succeed.
 until_true() {
-    local end=$(($(date +%s) + $1))
+    local end
+    end=$(($(date +%s) + $(patient "$1")))
     shift
     until "$@" >/dev/null 2>&1; do
         [ "$(date +%s)" -lt $end ] || return 1

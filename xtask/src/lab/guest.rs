@@ -130,7 +130,8 @@ impl Guest {
             .map(|part| format!("{}='{}' ", part.variable, part.path.display()))
             .collect();
         let line = format!(
-            "echo {STARTED}; {parts}LAB_BIN='{}' LAB_OUT='{}' bash '{}' 2>&1",
+            "echo {STARTED}; {parts}LAB_PATIENCE={:.0} LAB_BIN='{}' LAB_OUT='{}' bash '{}' 2>&1",
+            patience.ceil(),
             self.binaries.display(),
             super::folder().join("out").display(),
             script.display(),
