@@ -279,7 +279,9 @@ impl IbFabric {
                 return Err(QpError::Io(other.err().unwrap_or_else(nothing)));
             }
         };
-        let sizes = Sizes { sends, receives, max_inline, cq: cq_place, promised };
+        let max_inline_invalidate = if device.abilities.iwarp { 0 } else { max_inline };
+        let sizes =
+            Sizes { sends, receives, max_inline, max_inline_invalidate, cq: cq_place, promised };
         let slot_number = u16::try_from(slot).map_err(|_| stale())?;
         // SAFETY: the queue pair is destroyed by `drop_qp`, after this value, or with the identifier.
         conn.qp = Some(unsafe { QueuePair::new(raw, sizes, conn.generation, slot_number) });

@@ -187,15 +187,39 @@ impl QpKey {
     }
 }
 
+/// Why a device took no work request: drivers return the error's number, some of them negated, and
+/// Soft-iWARP's -1 with the number in `errno`.
+fn refusal(result: core::ffi::c_int) -> io::Error {
+    match result {
+        -1 => io::Error::last_os_error(),
+        number => io::Error::from_raw_os_error(number.saturating_abs()),
+    }
+}
+
 /// The sizes of a queue pair as created.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     pub(super) sends: u32,
     pub(super) receives: u32,
     pub(super) max_inline: u32,
+    /// The same for SEND with Invalidate: Soft-iWARP takes none of these.
+    pub(super) max_inline_invalidate: u32,
     /// Which completion queue of the device, and how much of it.
     pub(super) cq: usize,
     pub(super) promised: u32,
+}
+
+impl Sizes {
+    /// Whether a request of so many bytes is copied when it is posted.
+    fn inline(&self, opcode: ibv_wr_opcode::Type, length: u32) -> bool {
+        let most = match opcode {
+            // Nothing to copy.
+            ibv_wr_opcode::IBV_WR_RDMA_READ => return false,
+            ibv_wr_opcode::IBV_WR_SEND_WITH_INV => self.max_inline_invalidate,
+            _ => self.max_inline,
+        };
+        most > 0 && length <= most
+    }
 }
 
 /// A queue pair of a connection; the `CmId` beside it owns the device's part.
@@ -254,7 +278,7 @@ impl QueuePair {
             request.flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
             self.quiet = 0;
         }
-        if entry.opcode != WcOpcode::Read && entry.length <= self.sizes.max_inline {
+        if self.sizes.inline(request.opcode, entry.length) {
             request.flags |= ibv_send_flags::IBV_SEND_INLINE.0;
         }
         self.pending.push(request);
@@ -306,7 +330,7 @@ impl QueuePair {
         }
         let posted = wrs.iter().position(|wr| ptr::eq(wr, refused)).unwrap_or(0);
         self.pending.drain(..posted);
-        Err(io::Error::from_raw_os_error(result.abs()))
+        Err(refusal(result))
     }
 
     /// Gives receives to the device in one chain: entry `i` is that of `chain.prepared[i]`. On
@@ -347,7 +371,8 @@ impl QueuePair {
             if result != 0 {
                 let posted = wrs.iter().position(|wr| ptr::eq(wr, refused)).unwrap_or(0);
                 self.receives.entries.truncate(before + posted);
-                return Err((posted, PostErrorKind::Device(result.abs())));
+                let errno = refusal(result).raw_os_error().unwrap_or(libc::EIO);
+                return Err((posted, PostErrorKind::Device(errno)));
             }
         }
         full.map_or(Ok(()), Err)
@@ -440,6 +465,34 @@ mod tests {
             ring.push(entry(i)).unwrap();
         }
         assert_eq!(ring.push(entry(4)), Err(PostErrorKind::QueueFull));
+    }
+
+    #[test]
+    fn small_messages_are_copied_where_the_device_takes_them() {
+        let mut sizes = Sizes {
+            sends: 1,
+            receives: 1,
+            max_inline: 64,
+            max_inline_invalidate: 0,
+            cq: 0,
+            promised: 2,
+        };
+        use ibv_wr_opcode::{
+            IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND, IBV_WR_SEND_WITH_INV,
+        };
+        assert!(sizes.inline(IBV_WR_SEND, 64) && sizes.inline(IBV_WR_RDMA_WRITE, 0));
+        assert!(!sizes.inline(IBV_WR_SEND, 65) && !sizes.inline(IBV_WR_RDMA_READ, 1));
+        assert!(!sizes.inline(IBV_WR_SEND_WITH_INV, 16));
+        sizes.max_inline_invalidate = 64;
+        assert!(sizes.inline(IBV_WR_SEND_WITH_INV, 16));
+    }
+
+    #[test]
+    fn drivers_refuse_in_three_ways() {
+        assert_eq!(refusal(libc::ENOMEM).raw_os_error(), Some(libc::ENOMEM));
+        assert_eq!(refusal(-libc::EINVAL).raw_os_error(), Some(libc::EINVAL));
+        nix::errno::Errno::set_raw(libc::ENOTCONN);
+        assert_eq!(refusal(-1).raw_os_error(), Some(libc::ENOTCONN));
     }
 
     #[test]
