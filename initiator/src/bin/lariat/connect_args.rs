@@ -69,6 +69,9 @@ pub(crate) struct SubsystemArgs {
     /// I/O queues to ask for [default: as many as the work needs].
     #[arg(short = 'i', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=128))]
     nr_io_queues: Option<u16>,
+    /// Microseconds to poll for completions before sleeping; 0: sleep at once [default: 100].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=10_000_000))]
+    poll_us: Option<u32>,
 }
 
 /// A namespace of a subsystem.
@@ -149,6 +152,9 @@ impl SubsystemArgs {
         self.connect.apply(&mut options)?;
         options.queues = self.nr_io_queues.unwrap_or(queues).max(queues);
         options.queue_depth = self.depth(depth);
+        if let Some(poll_us) = self.poll_us {
+            options.spin = Duration::from_micros(u64::from(poll_us));
+        }
         Ok(Controller::connect(options)?)
     }
 

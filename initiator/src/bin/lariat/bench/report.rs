@@ -14,6 +14,10 @@ use crate::units::{show_count, show_latency, show_rate, show_size, to_f64};
 /// Longest latency that is told apart, in nanoseconds.
 const MAX_NANOSECONDS: u64 = 60_000_000_000;
 
+/// Those that are listed in the JSON's `percentiles`.
+const PERCENTILES: [f64; 12] =
+    [1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.99];
+
 /// One direction: requests and their latencies. Recording allocates nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct Side {
@@ -71,8 +75,17 @@ impl Side {
                 "p99.9": self.quantile(0.999),
                 "p99.99": self.quantile(0.9999),
                 "max": self.max(),
+                "percentiles": self.percentiles(),
             },
         })
+    }
+
+    /// The whole distribution, for plots.
+    fn percentiles(&self) -> Value {
+        let entries = PERCENTILES
+            .iter()
+            .map(|&percent| (percent.to_string(), self.quantile(percent / 100.0).into()));
+        Value::Object(entries.collect())
     }
 
     fn human(&self, name: &str, request_bytes: u64, seconds: f64) -> String {
@@ -234,6 +247,9 @@ mod tests {
         }
         let mean = json["read"]["latency_ns"]["mean"].as_f64().unwrap();
         assert!((mean - 500.5e3).abs() < 1e3, "{mean}");
+        let percentiles = &json["read"]["latency_ns"]["percentiles"];
+        assert_eq!(percentiles["50"], json["read"]["latency_ns"]["p50"]);
+        assert_eq!(percentiles["99.9"], json["read"]["latency_ns"]["p99.9"]);
         assert_eq!(json["write"]["ios"], 0);
         assert_eq!(json["write"]["latency_ns"]["p99"], 0);
         assert_eq!(json["write"]["latency_ns"]["max"], 0);

@@ -1,0 +1,231 @@
+//! Lariat on loopback: `lariatd`, driven by `lariat bench` or by fio with our engine; as it comes, or
+//! with both ends sleeping instead of polling. Called by `run`; `netns` borrows the daemon.
+
+use anyhow::{Context, Result};
+
+use crate::bench::peer::{Ground, Measured, Peer};
+use crate::bench::process::{Line, Server, run_client};
+use crate::bench::results::System;
+use crate::bench::tools::{fio_arguments, lariat_arguments, parse_fio, parse_lariat};
+use crate::bench::workload::{Pattern, Workload};
+use crate::cluster::NQN;
+use crate::shell;
+
+/// A daemon on an address of its own.
+#[derive(Default)]
+pub(crate) struct Lariat {
+    /// Nobody polls: both ends sleep as soon as there is nothing to do.
+    sleeping: bool,
+    daemon: Option<Daemon>,
+}
+
+impl Lariat {
+    /// Nobody polls.
+    pub(crate) fn sleeping() -> Self {
+        Self { sleeping: true, daemon: None }
+    }
+}
+
+const BACKENDS: [(&str, &str); 3] = [
+    ("file", "file on disk, direct I/O"),
+    ("memory", "memory of the target"),
+    ("null", "none"),
+];
+
+impl Peer for Lariat {
+    fn name(&self) -> &'static str {
+        if self.sleeping { "lariat-sleep" } else { "lariat" }
+    }
+
+    fn start(&mut self, ground: &Ground) -> Result<Vec<System>> {
+        // Any address of 127.0.0.0/8 is loopback: one that nobody else has.
+        let [_, _, high, low] = std::process::id().to_be_bytes();
+        let (net, idle_poll) = if self.sleeping { (78, Some(0)) } else { (77, None) };
+        let at = format!("127.{net}.{high}.{}", low.clamp(1, 254));
+        let daemon =
+            Daemon::start(ground, self.name(), &at, Vec::new(), idle_poll, !self.sleeping)?;
+        daemon.fill(ground, &at)?;
+        let system = |id: String, name: String, storage: &str| System {
+            id,
+            name,
+            peer: self.name().into(),
+            storage: storage.into(),
+            server: daemon.server.show(),
+        };
+        let mut systems = Vec::new();
+        if self.sleeping {
+            let name = "Lariat, both ends sleeping, memory".into();
+            systems.push(system("lariat-sleep-memory".into(), name, "memory of the target"));
+        } else {
+            for (client, words) in [("lariat", "lariat bench"), ("lariat-fio", "fio engine")] {
+                systems.extend(BACKENDS.map(|(backend, storage)| {
+                    let name = format!("Lariat, {words}, {backend}");
+                    system(format!("{client}-{backend}"), name, storage)
+                }));
+            }
+        }
+        self.daemon = Some(daemon);
+        Ok(systems)
+    }
+
+    fn lacks(&self, system: &str, workload: &Workload) -> Option<String> {
+        let few = workload.connections > 1 && !system.ends_with("memory");
+        let sleeping = self.sleeping
+            && (workload.connections > 1 || workload.pattern != Pattern::RandomRead);
+        (few || sleeping).then(|| "left out to keep the run short".to_owned())
+    }
+
+    fn measure(
+        &mut self,
+        ground: &Ground,
+        system: &str,
+        workload: &Workload,
+        seconds: u32,
+    ) -> Result<Measured> {
+        let daemon = self.daemon.as_ref().context("lariatd is not running")?;
+        let nsid = match system.rsplit('-').next() {
+            Some("file") => "1",
+            Some("memory") => "2",
+            _ => "3",
+        };
+        if system.starts_with("lariat-fio") {
+            daemon.measure_fio(ground, nsid, workload, seconds)
+        } else {
+            let more: &[&str] = if self.sleeping { &["--poll-us", "0"] } else { &[] };
+            daemon.measure(ground, nsid, workload, seconds, more)
+        }
+    }
+
+    fn idle_percent(&self, _: &str) -> Result<Option<f64>> {
+        self.daemon.as_ref().map(|daemon| daemon.server.idle_percent()).transpose()
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        self.daemon.take().map_or(Ok(()), |daemon| daemon.server.stop())
+    }
+}
+
+/// A running `lariatd` with up to three namespaces: file, memory, null.
+pub(crate) struct Daemon {
+    pub(crate) server: Server,
+    address: String,
+}
+
+impl Daemon {
+    /// Starts it; `prefix` goes before the program (a network namespace, say).
+    pub(crate) fn start(
+        ground: &Ground,
+        name: &str,
+        address: &str,
+        prefix: Vec<String>,
+        idle_poll_us: Option<u32>,
+        with_file: bool,
+    ) -> Result<Self> {
+        let config = ground.folder.join(format!("{name}.toml"));
+        std::fs::write(&config, configuration(ground, address, idle_poll_us, with_file))?;
+        let mut words = prefix;
+        words.extend(ground.placing.server());
+        let program = ground.binaries.folder().join("lariatd");
+        let line = Line::new(
+            words,
+            &program.display().to_string(),
+            ["--config".to_owned(), config.display().to_string()],
+        );
+        let mut server = Server::start(line, &ground.folder, name)?;
+        server.wait_ready(|said| said.lines().any(|line| line.trim() == "ready"))?;
+        Ok(Self { server, address: address.to_owned() })
+    }
+
+    /// Measures a namespace with `lariat bench`.
+    pub(crate) fn measure(
+        &self,
+        ground: &Ground,
+        nsid: &str,
+        workload: &Workload,
+        seconds: u32,
+        more: &[&str],
+    ) -> Result<Measured> {
+        let program = ground.binaries.folder().join("lariat");
+        let mut arguments: Vec<String> =
+            ["bench", "--traddr", &self.address, "--nqn", NQN, "--fabric", "soft", "--quiet"]
+                .map(str::to_owned)
+                .into();
+        arguments.extend(["--namespace-id".into(), nsid.into()]);
+        arguments.extend(lariat_arguments(workload, seconds));
+        arguments.extend(more.iter().map(ToString::to_string));
+        let line =
+            Line::new(ground.placing.client(), &program.display().to_string(), arguments);
+        let ran = run_client(&line, &ground.folder, seconds, Some(self.server.pid()))?;
+        let mut sample = parse_lariat(&ran.output, workload)?;
+        (sample.client_cores, sample.server_cores) = (ran.client_cores, ran.server_cores);
+        Ok(Measured { command: ran.command, sample })
+    }
+
+    fn measure_fio(
+        &self,
+        ground: &Ground,
+        nsid: &str,
+        workload: &Workload,
+        seconds: u32,
+    ) -> Result<Measured> {
+        let engine = self.engine(ground, &self.address, nsid);
+        let arguments = fio_arguments(&engine, workload, seconds);
+        let line = Line::new(ground.placing.client(), "fio", arguments);
+        let ran = run_client(&line, &ground.folder, seconds, Some(self.server.pid()))?;
+        let mut sample = parse_fio(&ran.output, workload)?;
+        (sample.client_cores, sample.server_cores) = (ran.client_cores, ran.server_cores);
+        Ok(Measured { command: ran.command, sample })
+    }
+
+    fn engine(&self, ground: &Ground, address: &str, nsid: &str) -> [String; 5] {
+        [
+            format!(
+                "--ioengine=external:{}",
+                ground.binaries.folder().join("liblariat_fio.so").display()
+            ),
+            format!("--traddr={address}"),
+            format!("--subnqn={NQN}"),
+            format!("--nsid={nsid}"),
+            "--fabric=soft".into(),
+        ]
+    }
+
+    /// Writes the memory namespace once: pages that were never written are all one page of zeroes.
+    pub(crate) fn fill(&self, ground: &Ground, address: &str) -> Result<()> {
+        let mut arguments = vec!["--name=fill".to_owned()];
+        arguments.extend(self.engine(ground, address, "2"));
+        arguments.extend(["--rw=write", "--bs=1m", "--iodepth=8"].map(str::to_owned));
+        let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        shell::capture(&mut shell::command("fio", &words))?;
+        Ok(())
+    }
+}
+
+fn configuration(
+    ground: &Ground,
+    address: &str,
+    idle_poll_us: Option<u32>,
+    with_file: bool,
+) -> String {
+    let mut text = format!(
+        "[[listener]]\naddress = \"{address}\"\nfabric = \"soft\"\n\n\
+         [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n"
+    );
+    let file = format!("type = \"file\"\npath = \"{}\"", ground.disk.display());
+    let sized = |kind: &str| format!("type = \"{kind}\"\nsize = \"{}MiB\"", ground.memory_mib);
+    for (nsid, backend) in [(1, file), (2, sized("memory")), (3, sized("null"))] {
+        // A target locks its file: only one of them can have it.
+        if nsid == 1 && !with_file {
+            continue;
+        }
+        text.push_str(&format!(
+            "\n[[subsystem.namespace]]\nnsid = {nsid}\n[subsystem.namespace.backend]\n{backend}\n\
+             block_size = 4096\n"
+        ));
+    }
+    text.push_str("\n[target]\nlog = \"warn\"\n");
+    if let Some(idle_poll_us) = idle_poll_us {
+        text.push_str(&format!("idle_poll_us = {idle_poll_us}\n"));
+    }
+    text
+}
