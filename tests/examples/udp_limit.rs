@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, sendmsg, setsockopt, sockopt,
+    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, sendmsg, setsockopt,
+    sockopt,
 };
 
 /// Bare UDP between two processes.
@@ -120,7 +121,11 @@ impl End {
         }
         setsockopt(&socket, sockopt::UdpGroSegment, &true)?;
         let receive_bytes = nix::sys::socket::getsockopt(&socket, sockopt::RcvBuf)?;
-        Ok(Self { socket, peer: SockaddrIn::from(SocketAddrV4::new(other, options.port)), receive_bytes })
+        Ok(Self {
+            socket,
+            peer: SockaddrIn::from(SocketAddrV4::new(other, options.port)),
+            receive_bytes,
+        })
     }
 
     /// Sends `bytes` in segments; false when there is no room now.
@@ -146,10 +151,9 @@ impl End {
     }
 
     /// Takes one read's worth, if there is any.
-    fn take(&self, buffer: &mut [u8], control: &mut Vec<u8>) -> Result<Option<Taken>> {
+    fn take(&self, buffer: &mut [u8], control: &mut [u8]) -> Result<Option<Taken>> {
         let mut pieces = [IoSliceMut::new(buffer)];
         let flags = MsgFlags::MSG_DONTWAIT;
-        control.clear();
         match recvmsg::<()>(self.socket.as_raw_fd(), &mut pieces, Some(control), flags) {
             Ok(message) => {
                 let mut segment = message.bytes;

@@ -17,16 +17,6 @@ const PORT: &str = "4420";
 const START_LIMIT: Duration = Duration::from_secs(10);
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 
-/// What a namespace is backed by.
-pub(crate) enum Backend<'a> {
-    /// A file that exists.
-    File(&'a Path),
-    /// Memory of this many MiB.
-    Memory(u64),
-    /// Nothing: reads give zeroes, writes vanish.
-    Null(u64),
-}
-
 /// The two release binaries.
 pub(crate) struct Binaries {
     folder: PathBuf,
@@ -37,6 +27,16 @@ impl Binaries {
     pub(crate) fn build() -> Result<Self> {
         let packages = ["build", "--release", "--package", "lariat-target", "--package", "lariat"];
         shell::run(&mut shell::cargo(&packages))?;
+        Ok(Self { folder: shell::root().join("build/release") })
+    }
+
+    /// Builds them, the engine for fio, and the bare programs that the benchmark compares with.
+    pub(crate) fn build_for_bench() -> Result<Self> {
+        let mut words = vec!["build", "--release", "--lib", "--bins", "--example", "udp_limit"];
+        for package in ["lariat-target", "lariat", "lariat-fio", "lariat-tests"] {
+            words.extend(["--package", package]);
+        }
+        shell::run(&mut shell::cargo(&words))?;
         Ok(Self { folder: shell::root().join("build/release") })
     }
 
@@ -61,12 +61,8 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Starts a target with one namespace per backend (nsid 1, 2, ...) on a free loopback address.
-    pub(crate) fn start(
-        binaries: &Binaries,
-        folder: &Path,
-        backends: &[Backend<'_>],
-    ) -> Result<Self> {
+    /// Starts a target that serves a file (nsid 1) on a free loopback address.
+    pub(crate) fn start(binaries: &Binaries, folder: &Path, file: &Path) -> Result<Self> {
         // Port 4791 of 127.0.0.1 may be taken by another target on this machine; the other
         // addresses of 127.0.0.0/8 are as good.
         let pid = std::process::id();
@@ -77,7 +73,7 @@ impl Target {
             } else {
                 format!("127.77.{}.{}", pid % 250, (pid / 250 + attempt) % 250 + 1)
             };
-            match Self::start_at(binaries, folder, &address, backends) {
+            match Self::start_at(binaries, folder, &address, file) {
                 Ok(target) => return Ok(target),
                 Err(error) => last = Some(error),
             }
@@ -85,14 +81,9 @@ impl Target {
         Err(last.unwrap_or_else(|| anyhow::anyhow!("no free address")))
     }
 
-    fn start_at(
-        binaries: &Binaries,
-        folder: &Path,
-        address: &str,
-        backends: &[Backend<'_>],
-    ) -> Result<Self> {
+    fn start_at(binaries: &Binaries, folder: &Path, address: &str, file: &Path) -> Result<Self> {
         let config = folder.join("lariatd.toml");
-        std::fs::write(&config, configuration(address, backends))?;
+        std::fs::write(&config, configuration(address, file))?;
         let log = folder.join("lariatd.log");
         let mut child = Command::new(binaries.folder.join("lariatd"))
             .arg("--config")
@@ -155,21 +146,12 @@ impl Drop for Target {
     }
 }
 
-fn configuration(address: &str, backends: &[Backend<'_>]) -> String {
-    let mut text = format!(
+fn configuration(address: &str, file: &Path) -> String {
+    format!(
         "[[listener]]\naddress = \"{address}\"\nport = {PORT}\nfabric = \"soft\"\n\n\
-         [[subsystem]]\nnqn = \"{NQN}\"\nserial = \"DEMO\"\nallow_any_host = true\n"
-    );
-    for (nsid, backend) in (1..).zip(backends) {
-        let backend = match backend {
-            Backend::File(path) => format!("type = \"file\"\npath = \"{}\"", path.display()),
-            Backend::Memory(mib) => format!("type = \"memory\"\nsize = \"{mib}MiB\""),
-            Backend::Null(mib) => format!("type = \"null\"\nsize = \"{mib}MiB\""),
-        };
-        text.push_str(&format!(
-            "\n[[subsystem.namespace]]\nnsid = {nsid}\n[subsystem.namespace.backend]\n{backend}\n\
-             block_size = 4096\n"
-        ));
-    }
-    text
+         [[subsystem]]\nnqn = \"{NQN}\"\nserial = \"DEMO\"\nallow_any_host = true\n\n\
+         [[subsystem.namespace]]\nnsid = 1\n[subsystem.namespace.backend]\ntype = \"file\"\n\
+         path = \"{}\"\nblock_size = 4096\n",
+        file.display()
+    )
 }

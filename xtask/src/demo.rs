@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::cluster::{Backend, Binaries, NQN, Target};
+use crate::cluster::{Binaries, NQN, Target};
 use crate::measure::{self, WORKLOADS};
 use crate::table::Table;
 use crate::{setup, shell};
@@ -38,7 +38,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     allocate(&disk, DISK_MIB << 20)?;
 
     step("start a target that serves a file over RoCEv2 on UDP, no RDMA hardware, no root");
-    let target = Target::start(&binaries, folder.path(), &[Backend::File(&disk)])?;
+    let target = Target::start(&binaries, folder.path(), &disk)?;
     println!("lariatd serves {} at {}", disk.display(), target.address);
 
     step("discover it");

@@ -37,7 +37,7 @@ enum Chore {
     Test(test::Options),
     /// Run whole-stack simulations from seeds, or replay one.
     Sim(test::SimOptions),
-    /// Measure the soft provider on loopback beside fio on the same file; write docs/benchmarks.md.
+    /// Measure Lariat beside local disks and its peers; write docs/benchmarks.md and docs/benchmarks/.
     Bench(bench::Options),
     /// Print where the fields that the fio engine touches lie, from source trees of fio.
     FioAbi(fio_abi::Options),

@@ -29,7 +29,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
 ];
 
 /// What came out.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Figures {
     pub(crate) iops: f64,
     pub(crate) bytes_per_second: f64,
@@ -140,39 +140,11 @@ fn number(value: &Value, pointer: &str) -> Result<f64> {
         .with_context(|| format!("the report has no {pointer}"))
 }
 
-/// The median of several measurements, figure by figure.
-pub(crate) fn median(runs: &[Figures]) -> Figures {
-    let middle = |figure: fn(&Figures) -> f64| {
-        let mut values: Vec<f64> = runs.iter().map(figure).collect();
-        values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-    };
-    Figures {
-        iops: middle(|run| run.iops),
-        bytes_per_second: middle(|run| run.bytes_per_second),
-        p50_us: middle(|run| run.p50_us),
-        p99_us: middle(|run| run.p99_us),
-    }
-}
-
 /// IOPS for small blocks, MB/s for large ones: what people quote.
 pub(crate) fn throughput(workload: Workload, figures: Figures) -> String {
     if workload.block == "4k" {
         format!("{:.1} k IOPS", figures.iops / 1e3)
     } else {
         format!("{:.0} MB/s", figures.bytes_per_second / 1e6)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_median_is_taken_figure_by_figure() {
-        let run = |iops, p50_us| Figures { iops, p50_us, ..Figures::default() };
-        let middle = median(&[run(1.0, 9.0), run(3.0, 7.0), run(2.0, 8.0)]);
-        assert!((middle.iops - 2.0).abs() < f64::EPSILON);
-        assert!((middle.p50_us - 8.0).abs() < f64::EPSILON);
     }
 }

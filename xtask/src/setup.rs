@@ -65,6 +65,14 @@ const IBVERBS: Tool = Tool::file("/usr/include/infiniband/verbs.h", "libibverbs-
 const RDMACM: Tool = Tool::file("/usr/include/rdma/rdma_cma.h", "librdmacm-dev");
 const LIBCLANG: Tool = Tool { sign: Sign::Libclang, package: "libclang-dev" };
 
+/// Those whom the benchmark measures beside us.
+pub(crate) const PEERS: &[Tool] = &[
+    Tool::program("tgtd", "tgt"),
+    Tool::program("iscsi-perf", "libiscsi-bin"),
+    Tool::program("nbdkit", "nbdkit"),
+    Tool::program("ip", "iproute2"),
+];
+
 /// What building needs: a linker, and for the feature `ib` the libraries of RDMA devices.
 pub(crate) const BUILD: &[Tool] = &[CC, PKG_CONFIG, IBVERBS, RDMACM, LIBCLANG];
 

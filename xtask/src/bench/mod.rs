@@ -1,121 +1,134 @@
-//! `cargo xtask bench`: the soft provider on loopback beside the local limit, in one run.
+//! `cargo xtask bench`: Lariat beside local disks and the peers that people would pick instead, in
+//! one run on one machine.
 //!
-//! Repetitions are interleaved (remote, local, remote, local ...), since machines drift; medians
-//! and ratios are reported.
+//! Repetitions are interleaved (one measurement of each system, then the next repetition), since
+//! machines drift; medians, their spread and ratios are reported: as JSON, as one HTML page, and as a
+//! table in docs/benchmarks.md.
 
-use std::fmt::Write as _;
+mod goals;
+mod machine;
+mod page;
+mod peer;
+mod peers;
+mod process;
+mod report;
+mod results;
+mod run;
+mod stats;
+mod tools;
+mod workload;
 
-use anyhow::Result;
+use std::path::PathBuf;
 
-use crate::cluster::{Backend, Binaries, Target};
-use crate::measure::{self, Figures, WORKLOADS};
-use crate::table::Table;
-use crate::{demo, setup, shell};
+use anyhow::{Result, bail};
+
+use results::Results;
 
 /// What can be chosen.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Seconds per measurement.
-    #[arg(long, default_value_t = 4)]
-    seconds: u32,
-    /// Interleaved repetitions; the median counts.
-    #[arg(long, default_value_t = 3)]
-    repeat: u32,
-    /// Print the table, leave docs/benchmarks.md as it is.
+    /// A second for each of a few workloads, once: to see that it works.
+    #[arg(long)]
+    quick: bool,
+    /// Whom to measure: local, limits, lariat, lariat-sleep, lariat-net, tgt, nbdkit, spdk.
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    peers: Vec<String>,
+    /// Seconds per measurement [default: 2].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: Option<u32>,
+    /// Interleaved repetitions; the median counts [default: 3].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=99))]
+    repeat: Option<u32>,
+    /// A build tree of SPDK, to measure its NVMe/TCP target.
+    #[arg(long, value_name = "DIR")]
+    spdk: Option<PathBuf>,
+    /// Do not tie servers and clients to cores of their own.
+    #[arg(long)]
+    free: bool,
+    /// Hold this lock file (flock) during each measurement.
+    #[arg(long, value_name = "FILE")]
+    lock: Option<PathBuf>,
+    /// Print the tables, leave docs/benchmarks.md and docs/benchmarks/ as they are.
     #[arg(long)]
     no_write: bool,
+    /// Write results.json and report.html to this folder instead, and leave docs/ as it is.
+    #[arg(long, value_name = "DIR", conflicts_with = "no_write")]
+    output: Option<PathBuf>,
+    /// Measure nothing: make the pages from the results of an earlier run.
+    #[arg(long, value_name = "FILE")]
+    report_only: Option<PathBuf>,
+    /// Put the results of `cargo xtask lab bench` beside ours.
+    #[arg(long, value_name = "FILE")]
+    lab: Option<PathBuf>,
 }
 
-const DISK_MIB: u64 = 1024;
-const MEMORY_MIB: u64 = 512;
+impl Options {
+    fn seconds(&self) -> u32 {
+        self.seconds.unwrap_or(if self.quick { 1 } else { 2 })
+    }
+
+    fn repeat(&self) -> u32 {
+        self.repeat.unwrap_or(if self.quick { 1 } else { 3 })
+    }
+
+    fn peers(&self) -> Vec<String> {
+        if self.peers.is_empty() {
+            peers::NAMES.map(str::to_owned).into()
+        } else {
+            self.peers.clone()
+        }
+    }
+
+    /// How to do it again.
+    fn command(&self) -> String {
+        let mut command = String::from("cargo xtask bench");
+        if self.quick {
+            command.push_str(" --quick");
+        }
+        if !self.peers.is_empty() {
+            command.push_str(&format!(" --peers {}", self.peers.join(",")));
+        }
+        command.push_str(&format!(" --seconds {} --repeat {}", self.seconds(), self.repeat()));
+        if self.free {
+            command.push_str(" --free");
+        }
+        command
+    }
+}
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    setup::install(setup::BUILD)?;
-    setup::install(&[setup::FIO])?;
-    let binaries = Binaries::build()?;
-    let folder =
-        tempfile::Builder::new().prefix("lariat-bench-").tempdir_in(shell::root().join("build"))?;
-    let disk = folder.path().join("disk.img");
-    demo::allocate(&disk, DISK_MIB << 20)?;
-    measure::fill(&disk)?;
-    let backends = [Backend::File(&disk), Backend::Memory(MEMORY_MIB), Backend::Null(MEMORY_MIB)];
-    let target = Target::start(&binaries, folder.path(), &backends)?;
-
-    let mut table = Table::new(&[
-        "workload",
-        "file, remote",
-        "file, local",
-        "ratio",
-        "p50 us remote",
-        "p50 us local",
-        "memory, remote",
-        "p50 us",
-        "null, remote",
-        "p50 us",
-    ]);
-    for &workload in WORKLOADS {
-        let mut runs: [Vec<Figures>; 4] = Default::default();
-        for _ in 0..options.repeat {
-            for (nsid, remote) in (1..).zip(&mut runs[..3]) {
-                remote.push(measure::remote(&binaries, &target, nsid, workload, options.seconds)?);
-            }
-            runs[3].push(measure::local(&disk, workload, options.seconds)?);
+    for name in &options.peers {
+        if !peers::NAMES.contains(&name.as_str()) {
+            bail!("there is no peer {name:?}; there are {}", peers::NAMES.join(", "));
         }
-        let [file, memory, null, local] = runs.map(|runs| measure::median(&runs));
-        table.row(vec![
-            workload.name.into(),
-            measure::throughput(workload, file),
-            measure::throughput(workload, local),
-            format!("{:.2}", file.iops / local.iops),
-            format!("{:.1}", file.p50_us),
-            format!("{:.1}", local.p50_us),
-            measure::throughput(workload, memory),
-            format!("{:.1}", memory.p50_us),
-            measure::throughput(workload, null),
-            format!("{:.1}", null.p50_us),
-        ]);
-        println!("{}: done", workload.name);
     }
-    target.stop()?;
-    let table = table.markdown();
-    println!("\n{table}");
-    if !options.no_write {
-        write_page(options, &table)?;
-    }
-    Ok(())
-}
-
-/// Replaces the measured part of docs/benchmarks.md, between its two markers.
-fn write_page(options: &Options, table: &str) -> Result<()> {
-    const BEGIN: &str = "<!-- measured: begin -->";
-    const END: &str = "<!-- measured: end -->";
-    let page = shell::root().join("docs/benchmarks.md");
-    let text = std::fs::read_to_string(&page)?;
-    let (Some(begin), Some(end)) = (text.find(BEGIN), text.find(END)) else {
-        anyhow::bail!("{} has lost its markers {BEGIN} and {END}", page.display());
+    let mut results = match &options.report_only {
+        Some(file) => Results::read(file)?,
+        None => run::run(options)?,
     };
-    let mut measured = String::new();
-    writeln!(
-        measured,
-        "Measured with `cargo xtask bench --seconds {} --repeat {}` on {}.\n\n{table}",
-        options.seconds,
-        options.repeat,
-        machine()
-    )?;
-    let page_text = format!("{}\n{measured}\n{}", &text[..begin + BEGIN.len()], &text[end..]);
-    std::fs::write(&page, page_text)?;
-    println!("written to {}", page.display());
+    if let Some(file) = &options.lab {
+        results.lab = Some(Box::new(Results::read(file)?));
+    }
+    println!("\n{}", page::tables(&results));
+    if !options.no_write {
+        let folder = options.output.clone().unwrap_or_else(run::output_folder);
+        std::fs::create_dir_all(&folder)?;
+        results.write(&folder.join("results.json"))?;
+        let report = folder.join("report.html");
+        std::fs::write(&report, report::html(&results)?)?;
+        println!("written to {}", report.display());
+        if options.output.is_none() {
+            page::write(&results)?;
+        }
+    }
+    let failed: Vec<&str> = results
+        .runs
+        .iter()
+        .filter(|run| run.error.is_some())
+        .map(|run| run.system.as_str())
+        .collect();
+    if !failed.is_empty() && options.report_only.is_none() {
+        bail!("{} measurements failed, the first of {}", failed.len(), failed[0]);
+    }
     Ok(())
-}
-
-/// Processor, cores, kernel: what a reader needs to place the figures.
-fn machine() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info
-        .lines()
-        .find_map(|line| line.strip_prefix("model name"))
-        .map_or("unknown processor", |rest| rest.trim_start_matches(['\t', ' ', ':']));
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    format!("{cores} cores ({model}), Linux {}", kernel.trim())
 }

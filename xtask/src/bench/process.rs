@@ -3,6 +3,7 @@
 //! system; used by `peers` and `limits`.
 
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -157,6 +158,40 @@ pub(crate) fn sleep(time: Duration) -> Result<()> {
     }
 }
 
+/// A lock file, held while one measurement runs on a machine that others use too.
+pub(crate) struct Lock(Child);
+
+impl Lock {
+    /// Waits for it. `flock` holds it for as long as its `cat` has something to wait for: us.
+    pub(crate) fn claim(file: &Path) -> Result<Self> {
+        let mut child = Command::new("flock")
+            .arg(file)
+            .arg("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start flock")?;
+        let asked = child.stdin.as_mut().map(|stdin| stdin.write_all(b"here\n"));
+        let answer = child.stdout.take().map(|stdout| {
+            let mut line = String::new();
+            BufReader::new(stdout).read_line(&mut line).map(|_| line)
+        });
+        let lock = Self(child);
+        match (asked, answer) {
+            (Some(Ok(())), Some(Ok(line))) if line == "here\n" => Ok(lock),
+            _ => bail!("cannot lock {}", file.display()),
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Its end of file.
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
 /// A running server. Dropping it kills it.
 pub(crate) struct Server {
     child: Child,
@@ -199,10 +234,8 @@ impl Server {
 
     /// What it printed so far.
     pub(crate) fn output(&self) -> String {
-        fs::read(&self.log).map_or_else(
-            |_| String::new(),
-            |bytes| String::from_utf8_lossy(&bytes).into_owned(),
-        )
+        fs::read(&self.log)
+            .map_or_else(|_| String::new(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -232,6 +265,11 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// Ends it without asking: for those that ignore SIGTERM.
+    pub(crate) fn end(mut self) {
+        self.kill();
     }
 
     /// Stops its processes for a while, or lets them go on: for servers that never sleep.
@@ -400,13 +438,13 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_client_keeps_about_a_core_busy() {
+    fn processor_time_is_watched_in_the_midst_of_a_measurement() {
         let folder = tempfile::tempdir().unwrap();
-        let line = Line::new(vec![], "timeout", ["1.4", "sh", "-c", "sleep 1.3; echo done"]);
-        // `timeout` and `sleep` use none; the status of a time out is a failure, so it must end.
-        let ran = run_client(&line, folder.path(), 1, None).unwrap();
+        let line = Line::new(vec![], "sh", ["-c", "sleep 1.3; echo done"]);
+        let ran = run_client(&line, folder.path(), 1, Some(std::process::id())).unwrap();
         assert_eq!(ran.output, "done\n");
         assert!(ran.client_cores.unwrap() < 0.2, "{:?}", ran.client_cores);
+        assert!(ran.server_cores.is_some());
     }
 
     #[test]

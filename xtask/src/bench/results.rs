@@ -112,7 +112,9 @@ pub(crate) struct Sample {
 /// Latencies in microseconds; of the reads where there are reads and writes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Latency {
-    pub(crate) mean: f64,
+    /// None where nothing of the kind exists, as in a stream.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mean: Option<f64>,
     /// The tool gives no latencies: the mean is depth / IOPS, which holds for a full queue.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) mean_is_computed: bool,

@@ -59,10 +59,10 @@ pub(crate) fn parse_fio(text: &str, workload: &Workload) -> Result<Sample> {
         both(job, "iops")?,
         both(job, "bw_bytes")?,
         Latency {
-            mean: number(latency, "mean")? / 1e3,
+            mean: latency["mean"].as_f64().filter(|&mean| mean > 0.0).map(|mean| mean / 1e3),
             mean_is_computed: false,
             percentiles: percentiles.collect(),
-            max: Some(number(latency, "max")? / 1e3),
+            max: latency["max"].as_f64().filter(|&max| max > 0.0).map(|max| max / 1e3),
         },
     )
 }
@@ -103,10 +103,10 @@ pub(crate) fn parse_lariat(text: &str, workload: &Workload) -> Result<Sample> {
         both(&report, "iops")?,
         both(&report, "bytes_per_second")?,
         Latency {
-            mean: number(latency, "mean")? / 1e3,
+            mean: latency["mean"].as_f64().filter(|&mean| mean > 0.0).map(|mean| mean / 1e3),
             mean_is_computed: false,
             percentiles: percentiles.collect(),
-            max: Some(number(latency, "max")? / 1e3),
+            max: latency["max"].as_f64().filter(|&max| max > 0.0).map(|max| max / 1e3),
         },
     )
 }
@@ -150,7 +150,7 @@ pub(crate) fn parse_iscsi(text: &str, workload: &Workload) -> Result<Sample> {
         iops,
         iops * f64::from(workload.block_bytes),
         Latency {
-            mean: f64::from(workload.depth) / iops * 1e6,
+            mean: Some(f64::from(workload.total_depth()) / iops * 1e6),
             mean_is_computed: true,
             percentiles: Vec::new(),
             max: None,
@@ -172,4 +172,74 @@ fn both(report: &Value, name: &str) -> Result<f64> {
 
 fn number(value: &Value, name: &str) -> Result<f64> {
     value[name].as_f64().with_context(|| format!("the report has no {name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::workload::{self, MIXED_32, READ_32, SEQUENTIAL_READ, WRITE_32};
+
+    const FIO: &str = include_str!("fixtures/fio-mixed.json");
+    const LARIAT: &str = include_str!("fixtures/lariat-randread.json");
+    const ISCSI: &str = include_str!("fixtures/iscsi-perf.txt");
+
+    fn of(id: &str) -> Workload {
+        workload::list(false).into_iter().find(|workload| workload.id == id).unwrap()
+    }
+
+    #[test]
+    fn fios_report_of_a_mixed_load() {
+        let sample = parse_fio(FIO, &of(MIXED_32)).unwrap();
+        assert!((sample.iops - (237_810.189_810 + 101_801.198_801)).abs() < 1e-3);
+        assert!((sample.bytes_per_second - (974_140_099.0 + 417_034_997.0)).abs() < 1.0);
+        // Of the reads.
+        assert_eq!(sample.latency_us.percentile(50.0), Some(55.552));
+        assert_eq!(sample.latency_us.percentile(99.99), Some(8159.232));
+        assert_eq!(sample.latency_us.percentiles.len(), PERCENTILES.len());
+        assert_eq!(sample.latency_us.max, Some(9210.254));
+        let writes = parse_fio(FIO, &of(WRITE_32)).unwrap();
+        assert_eq!(writes.latency_us.percentile(50.0), Some(42.24));
+        assert!(parse_fio("fio: no such engine", &of(MIXED_32)).is_err());
+        let failed = FIO.replace("\"error\": 0", "\"error\": 5");
+        assert!(parse_fio(&failed, &of(MIXED_32)).unwrap_err().to_string().contains("error 5"));
+    }
+
+    #[test]
+    fn the_report_of_our_own_client() {
+        let sample = parse_lariat(LARIAT, &of(READ_32)).unwrap();
+        assert!((sample.iops - 407_970.044_911_904_2).abs() < 1e-6);
+        assert_eq!(sample.latency_us.percentile(50.0), Some(67.135));
+        assert_eq!(sample.latency_us.percentile(99.9), Some(232.191));
+        assert_eq!(sample.latency_us.percentiles.len(), PERCENTILES.len());
+        assert_eq!(sample.latency_us.max, Some(1059.839));
+        assert!(parse_lariat("", &of(READ_32)).is_err());
+        let nothing = LARIAT.replace("407970.0449119042", "0.0");
+        assert!(parse_lariat(&nothing, &of(READ_32)).is_err());
+    }
+
+    #[test]
+    fn iscsi_perf_has_a_rate_and_the_rest_follows() {
+        let read = of(SEQUENTIAL_READ);
+        let sample = parse_iscsi(ISCSI, &read).unwrap();
+        assert!((sample.iops - 6506.0).abs() < 1e-9);
+        assert!((sample.bytes_per_second - 6506.0 * 131_072.0).abs() < 1e-3);
+        assert!((sample.latency_us.mean.unwrap() - 16.0 / 6506.0 * 1e6).abs() < 1e-6);
+        assert!(sample.latency_us.mean_is_computed);
+        assert!(parse_iscsi("connected\n", &read).is_err());
+        assert_eq!(iscsi_arguments(&read, 512, 2).unwrap().join(" "), "-m 16 -b 256 -t 2",);
+        assert!(iscsi_arguments(&of(WRITE_32), 512, 2).unwrap_err().contains("only reads"));
+    }
+
+    #[test]
+    fn all_clients_are_asked_for_the_same() {
+        let mixed = of(MIXED_32);
+        let fio = fio_arguments(&["--ioengine=null".into()], &mixed, 2).join(" ");
+        for part in ["--rw=randrw", "--rwmixread=70", "--iodepth=32", "--bs=4096", "--runtime=2"] {
+            assert!(fio.contains(part), "{part}");
+        }
+        let ours = lariat_arguments(&mixed, 2).join(" ");
+        for part in ["--rw randrw", "--rwmixread 70", "--iodepth 32", "--bs 4096", "--runtime 2"] {
+            assert!(ours.contains(part), "{part}");
+        }
+    }
 }

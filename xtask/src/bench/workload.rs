@@ -92,7 +92,6 @@ impl Workload {
 pub(crate) const READ_1: &str = "randread-4k-qd1";
 pub(crate) const READ_32: &str = "randread-4k-qd32";
 pub(crate) const READ_128: &str = "randread-4k-qd128";
-pub(crate) const WRITE_1: &str = "randwrite-4k-qd1";
 pub(crate) const WRITE_32: &str = "randwrite-4k-qd32";
 pub(crate) const MIXED_32: &str = "mixed-4k-qd32";
 pub(crate) const SEQUENTIAL_READ: &str = "read-128k-qd16";
@@ -126,7 +125,7 @@ mod tests {
     #[test]
     fn the_names_that_others_use_exist() {
         let all = list(false);
-        for id in [READ_1, READ_32, READ_128, WRITE_1, WRITE_32, MIXED_32]
+        for id in [READ_1, READ_32, READ_128, WRITE_32, MIXED_32]
             .into_iter()
             .chain([SEQUENTIAL_READ, SEQUENTIAL_WRITE])
             .chain(CONNECTIONS)

@@ -26,11 +26,8 @@ impl Lariat {
     }
 }
 
-const BACKENDS: [(&str, &str); 3] = [
-    ("file", "file on disk, direct I/O"),
-    ("memory", "memory of the target"),
-    ("null", "none"),
-];
+const BACKENDS: [(&str, &str); 3] =
+    [("file", "file on disk, direct I/O"), ("memory", "memory of the target"), ("null", "none")];
 
 impl Peer for Lariat {
     fn name(&self) -> &'static str {
@@ -54,12 +51,12 @@ impl Peer for Lariat {
         };
         let mut systems = Vec::new();
         if self.sleeping {
-            let name = "Lariat, both ends sleeping, memory".into();
+            let name = "Lariat memory, both ends sleeping".into();
             systems.push(system("lariat-sleep-memory".into(), name, "memory of the target"));
         } else {
             for (client, words) in [("lariat", "lariat bench"), ("lariat-fio", "fio engine")] {
                 systems.extend(BACKENDS.map(|(backend, storage)| {
-                    let name = format!("Lariat, {words}, {backend}");
+                    let name = format!("Lariat {backend}, {words}");
                     system(format!("{client}-{backend}"), name, storage)
                 }));
             }
@@ -70,8 +67,8 @@ impl Peer for Lariat {
 
     fn lacks(&self, system: &str, workload: &Workload) -> Option<String> {
         let few = workload.connections > 1 && !system.ends_with("memory");
-        let sleeping = self.sleeping
-            && (workload.connections > 1 || workload.pattern != Pattern::RandomRead);
+        let sleeping =
+            self.sleeping && (workload.connections > 1 || workload.pattern != Pattern::RandomRead);
         (few || sleeping).then(|| "left out to keep the run short".to_owned())
     }
 
@@ -153,8 +150,7 @@ impl Daemon {
         arguments.extend(["--namespace-id".into(), nsid.into()]);
         arguments.extend(lariat_arguments(workload, seconds));
         arguments.extend(more.iter().map(ToString::to_string));
-        let line =
-            Line::new(ground.placing.client(), &program.display().to_string(), arguments);
+        let line = Line::new(ground.placing.client(), &program.display().to_string(), arguments);
         let ran = run_client(&line, &ground.folder, seconds, Some(self.server.pid()))?;
         let mut sample = parse_lariat(&ran.output, workload)?;
         (sample.client_cores, sample.server_cores) = (ran.client_cores, ran.server_cores);

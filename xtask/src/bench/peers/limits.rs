@@ -28,8 +28,8 @@ impl Peer for Limits {
             server: server(ground, mode, 10).show(),
         };
         Ok(vec![
-            system(BATCH, "bare UDP, batches", "batch"),
-            system("limit-stream", "bare UDP, stream", "stream"),
+            system(BATCH, "bare UDP batches", "batch"),
+            system("limit-stream", "bare UDP stream", "stream"),
         ])
     }
 
@@ -50,8 +50,7 @@ impl Peer for Limits {
         seconds: u32,
     ) -> Result<Measured> {
         let mode = if system == BATCH { "batch" } else { "stream" };
-        let mut server =
-            Server::start(server(ground, mode, seconds + 10), &ground.folder, system)?;
+        let mut server = Server::start(server(ground, mode, seconds + 10), &ground.folder, system)?;
         server.wait_ready(|said| said.contains("ready"))?;
         let (seconds_word, depth) = (seconds.to_string(), workload.depth.to_string());
         let line = Line::new(
@@ -81,9 +80,5 @@ fn program(ground: &Ground) -> String {
 
 fn server(ground: &Ground, mode: &str, seconds: u32) -> Line {
     let seconds = seconds.to_string();
-    Line::new(
-        ground.placing.server(),
-        &program(ground),
-        [mode, "--serve", "--seconds", &seconds],
-    )
+    Line::new(ground.placing.server(), &program(ground), [mode, "--serve", "--seconds", &seconds])
 }

@@ -27,8 +27,8 @@ impl Peer for Local {
             server: String::new(),
         };
         Ok(vec![
-            system(FILE, "local io_uring, file", "file on disk, direct I/O"),
-            system("local-memory", "local io_uring, memory", "file on /dev/shm"),
+            system(FILE, "local io_uring file", "file on disk, direct I/O"),
+            system("local-memory", "local io_uring memory", "file on /dev/shm"),
         ])
     }
 

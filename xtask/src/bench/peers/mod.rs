@@ -11,16 +11,8 @@ mod tgt;
 use super::peer::Peer;
 
 /// Names for `--peers`, in the order of the report.
-pub(crate) const NAMES: [&str; 8] = [
-    "local",
-    "limits",
-    "lariat",
-    "lariat-sleep",
-    "lariat-net",
-    "tgt",
-    "nbdkit",
-    "spdk",
-];
+pub(crate) const NAMES: [&str; 8] =
+    ["local", "limits", "lariat", "lariat-sleep", "lariat-net", "tgt", "nbdkit", "spdk"];
 
 /// The peer of this name.
 pub(crate) fn by_name(name: &str) -> Option<Box<dyn Peer>> {

@@ -25,10 +25,9 @@ impl Peer for Nbdkit {
         let mut systems = Vec::new();
         let size = format!("{}M", ground.memory_mib);
         let file = ground.cached.display().to_string();
-        for (plugin, argument, storage) in [
-            ("memory", &size, "memory of the server"),
-            ("file", &file, "file on disk, page cache"),
-        ] {
+        for (plugin, argument, storage) in
+            [("memory", &size, "memory of the server"), ("file", &file, "file on disk, page cache")]
+        {
             let port = free_port()?;
             let port_word = port.to_string();
             let line = Line::new(
@@ -41,7 +40,7 @@ impl Peer for Nbdkit {
             server.wait_ready(|_| answers(port))?;
             systems.push(System {
                 id: id.clone(),
-                name: format!("nbdkit, {plugin}"),
+                name: format!("nbdkit {plugin}"),
                 peer: self.name().into(),
                 storage: storage.into(),
                 server: server.show(),

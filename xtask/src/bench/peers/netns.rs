@@ -38,7 +38,7 @@ impl Peer for Pair {
             daemon.fill(ground, &namespace.address)?;
             systems.push(System {
                 id: id.clone(),
-                name: format!("Lariat, veth pair, MTU {mtu}, memory"),
+                name: format!("Lariat memory, veth, MTU {mtu}"),
                 peer: self.name().into(),
                 storage: "memory of the target".into(),
                 server: daemon.server.show(),
@@ -104,13 +104,18 @@ impl Namespace {
         // From here on dropping it removes all, the pair with the end inside.
         let namespace = Self { name, address };
         let mtu = mtu.to_string();
-        ip(&["link", "add", &here, "mtu", &mtu, "type", "veth", "peer", "name", &there, "mtu", &mtu])?;
+        ip(&[
+            "link", "add", &here, "mtu", &mtu, "type", "veth", "peer", "name", &there, "mtu", &mtu,
+        ])?;
         ip(&["link", "set", &there, "netns", &namespace.name])?;
         ip(&["address", "add", &format!("{local}/29"), "dev", &here])?;
         ip(&["link", "set", &here, "up"])?;
         let inside = ["-n", &namespace.name];
-        ip(&[&inside[..], &["address", "add", &format!("{}/29", namespace.address), "dev", &there]]
-            .concat())?;
+        ip(&[
+            &inside[..],
+            &["address", "add", &format!("{}/29", namespace.address), "dev", &there],
+        ]
+        .concat())?;
         ip(&[&inside[..], &["link", "set", &there, "up"]].concat())?;
         ip(&[&inside[..], &["link", "set", "lo", "up"]].concat())?;
         Ok(namespace)

@@ -93,9 +93,7 @@ impl Peer for Spdk {
             seconds.to_string(),
             "-L".into(),
             "-r".into(),
-            format!(
-                "trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:{port} subnqn:{NQN}"
-            ),
+            format!("trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:{port} subnqn:{NQN}"),
         ];
         if workload.pattern == Pattern::Mixed {
             arguments.extend(["-M".into(), MIXED_READ_PERCENT.to_string()]);
@@ -128,7 +126,8 @@ impl Peer for Spdk {
 
 /// nvmf_tgt's configuration: what its own RPC would be told.
 fn configuration(port: u16, memory_mib: u64) -> serde_json::Value {
-    let call = |method: &str, params: serde_json::Value| json!({"method": method, "params": params});
+    let call =
+        |method: &str, params: serde_json::Value| json!({"method": method, "params": params});
     json!({"subsystems": [
         {"subsystem": "bdev", "config": [call("bdev_malloc_create", json!({
             "name": "Malloc0", "block_size": 4096, "num_blocks": memory_mib * 256,
@@ -159,8 +158,7 @@ fn parse(text: &str, workload: &Workload) -> Result<Sample> {
         .lines()
         .find_map(|line| line.trim().strip_prefix("Total"))
         .context("spdk_nvme_perf printed no total")?;
-    let figures: Vec<f64> =
-        total.split([':', ' ']).filter_map(|word| word.parse().ok()).collect();
+    let figures: Vec<f64> = total.split([':', ' ']).filter_map(|word| word.parse().ok()).collect();
     let [iops, _, mean, _, max] = figures[..] else {
         bail!("spdk_nvme_perf's total is not understood: {total}");
     };
@@ -172,7 +170,7 @@ fn parse(text: &str, workload: &Workload) -> Result<Sample> {
         iops,
         bytes_per_second: iops * f64::from(workload.block_bytes),
         latency_us: Latency {
-            mean,
+            mean: Some(mean),
             mean_is_computed: false,
             percentiles: percentiles.collect(),
             max: Some(max),

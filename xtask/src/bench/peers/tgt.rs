@@ -61,8 +61,8 @@ impl Peer for Tgt {
             server: running.server.show(),
         };
         Ok(vec![
-            system(FILE, "tgt iSCSI, file", "file on disk, page cache (bstype rdwr)"),
-            system("tgt-memory", "tgt iSCSI, memory", "file on /dev/shm (bstype rdwr)"),
+            system(FILE, "tgt iSCSI file", "file on disk, page cache (bstype rdwr)"),
+            system("tgt-memory", "tgt iSCSI memory", "file on /dev/shm (bstype rdwr)"),
         ])
     }
 
@@ -96,7 +96,8 @@ impl Peer for Tgt {
     fn stop(&mut self) -> Result<()> {
         let Some(running) = self.running.take() else { return Ok(()) };
         let socket = format!("/var/run/tgtd/socket.{}", running.control);
-        running.server.stop()?;
+        // It keeps nothing, and ignores SIGTERM.
+        running.server.end();
         for file in [socket.clone(), format!("{socket}.lock")] {
             if Path::new(&file).exists() {
                 std::fs::remove_file(file)?;
