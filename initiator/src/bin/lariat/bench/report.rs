@@ -15,8 +15,20 @@ use crate::units::{show_count, show_latency, show_rate, show_size, to_f64};
 const MAX_NANOSECONDS: u64 = 60_000_000_000;
 
 /// Those that are listed in the JSON's `percentiles`.
-const PERCENTILES: [f64; 12] =
-    [1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.99];
+const PERCENTILES: [(&str, f64); 12] = [
+    ("1", 0.01),
+    ("5", 0.05),
+    ("10", 0.1),
+    ("25", 0.25),
+    ("50", 0.5),
+    ("75", 0.75),
+    ("90", 0.9),
+    ("95", 0.95),
+    ("99", 0.99),
+    ("99.5", 0.995),
+    ("99.9", 0.999),
+    ("99.99", 0.9999),
+];
 
 /// One direction: requests and their latencies. Recording allocates nothing.
 #[derive(Clone, Debug)]
@@ -84,7 +96,7 @@ impl Side {
     fn percentiles(&self) -> Value {
         let entries = PERCENTILES
             .iter()
-            .map(|&percent| (percent.to_string(), self.quantile(percent / 100.0).into()));
+            .map(|&(name, quantile)| (name.to_owned(), self.quantile(quantile).into()));
         Value::Object(entries.collect())
     }
 
