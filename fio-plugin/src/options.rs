@@ -20,6 +20,7 @@ pub(crate) struct RawOptions {
     traddr: *const c_char,
     subnqn: *const c_char,
     fabric: *const c_char,
+    wire: *const c_char,
     hostnqn: *const c_char,
     hostid: *const c_char,
     write_mode: *const c_char,
@@ -42,6 +43,7 @@ impl RawOptions {
             traddr: text(self.traddr),
             subnqn: text(self.subnqn),
             fabric: text(self.fabric),
+            wire: text(self.wire),
             hostnqn: text(self.hostnqn),
             hostid: text(self.hostid),
             write_mode: text(self.write_mode),
@@ -82,7 +84,7 @@ const fn number(
 }
 
 /// All of them.
-pub(crate) const SPECS: [Spec; 14] = [
+pub(crate) const SPECS: [Spec; 15] = [
     text(
         c"traddr",
         c"Address of the target (IPv4, IPv6 or a host name)",
@@ -101,6 +103,11 @@ pub(crate) const SPECS: [Spec; 14] = [
         c"fabric",
         c"RDMA provider: auto, soft, ib (default auto)",
         offset_of!(RawOptions, fabric),
+    ),
+    text(
+        c"wire",
+        c"What the soft provider's packets travel over: auto, udp, shm (default auto)",
+        offset_of!(RawOptions, wire),
     ),
     text(
         c"hostnqn",

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use lariat::host_files::{HOST_ID_FILE, HOST_NQN_FILE, line_of};
-use lariat::{ConnectOptions, FabricChoice, HostId, Nqn, Nsid};
+use lariat::{ConnectOptions, FabricChoice, HostId, Nqn, Nsid, WireChoice};
 use lariat_wire::nvme::NqnError;
 
 use crate::filename::{self, Family, FilenameError, Keys};
@@ -17,6 +17,7 @@ pub(crate) struct Given {
     pub(crate) traddr: Option<String>,
     pub(crate) subnqn: Option<String>,
     pub(crate) fabric: Option<String>,
+    pub(crate) wire: Option<String>,
     pub(crate) hostnqn: Option<String>,
     pub(crate) hostid: Option<String>,
     pub(crate) write_mode: Option<String>,
@@ -37,6 +38,7 @@ pub(crate) struct Settings {
     pub(crate) disks: Vec<DiskName>,
     pub(crate) writes: WriteMode,
     fabric: FabricChoice,
+    wire: WireChoice,
     host_id: Option<HostId>,
     keep_alive: Duration,
     connect_timeout: Duration,
@@ -105,6 +107,7 @@ impl Settings {
             disks: names.iter().map(name).collect::<Result<_, _>>()?,
             writes: write_mode(given)?,
             fabric: fabric(given)?,
+            wire: wire(given)?,
             host_id: host_id(given)?,
             keep_alive: seconds(given.keep_alive_s),
             connect_timeout: seconds(given.connect_timeout_s.max(1)),
@@ -132,6 +135,7 @@ impl Settings {
             options.host_id = host_id;
         }
         options.fabric = self.fabric;
+        options.wire = self.wire;
         options.queues = 1;
         options.queue_depth = queue_depth;
         options.kato = self.keep_alive;
@@ -199,6 +203,19 @@ fn fabric(given: &Given) -> Result<FabricChoice, SettingsError> {
         Some("soft") => Ok(FabricChoice::Soft),
         Some("ib") => Ok(FabricChoice::Ib),
         Some(other) => refuse(other, "there are auto, soft and ib"),
+    }
+}
+
+fn wire(given: &Given) -> Result<WireChoice, SettingsError> {
+    match given.wire.as_deref() {
+        None | Some("auto") => Ok(WireChoice::Auto),
+        Some("udp") => Ok(WireChoice::Udp),
+        Some("shm") => Ok(WireChoice::Shm),
+        Some(other) => Err(SettingsError::BadValue {
+            what: "wire",
+            value: other.to_owned(),
+            expected: "there are auto, udp and shm",
+        }),
     }
 }
 
@@ -289,6 +306,7 @@ mod tests {
             told(&given, FULL)
         };
         assert!(with(|given| given.fabric = Some("tcp".into())).contains("auto, soft and ib"));
+        assert!(with(|given| given.wire = Some("tcp".into())).contains("auto, udp and shm"));
         assert!(with(|given| given.hostid = Some("me".into())).contains("UUID"));
         assert!(with(|given| given.write_mode = Some("uncor".into())).contains("zeroes"));
         assert!(with(|given| given.hostnqn = Some("me".into())).contains("hostnqn: "));

@@ -47,7 +47,7 @@ impl Controller {
         let count =
             if options.subsystem.is_discovery() { 1 } else { options.queues.saturating_add(2) };
         let count = u8::try_from(count).unwrap_or(u8::MAX);
-        let fabrics = provider::open(options.fabric, options.address, count)?;
+        let fabrics = provider::open(&options, count)?;
         Self::connect_on(fabrics, options)
     }
 

@@ -72,4 +72,4 @@ pub use io_queue::{IoCompletion, IoQueue, RawData};
 pub use lariat_fabric::{FabricCounters, Memory};
 pub use lariat_wire::nvme::{HostId, Nqn, Nsid, Status};
 pub use namespace::Namespace;
-pub use options::{ConnectOptions, FabricChoice};
+pub use options::{ConnectOptions, FabricChoice, WireChoice};

@@ -11,6 +11,9 @@ use crate::host::default_host_id;
 /// Which RDMA provider to use: a device (`Ib`), the soft one, or by default (`Auto`) a device where one
 /// reaches the target, else the soft one.
 pub use lariat_fabric::provider::Wanted as FabricChoice;
+/// What the soft provider's packets travel over: shared memory or UDP, or by default (`Auto`) shared
+/// memory where the target is a process of the same user on this host, else UDP.
+pub use lariat_fabric::soft::WireChoice;
 
 /// How to connect. Start from [`ConnectOptions::new`] and set what differs.
 #[derive(Clone, Debug)]
@@ -25,6 +28,8 @@ pub struct ConnectOptions {
     pub host_id: HostId,
     /// Which provider.
     pub fabric: FabricChoice,
+    /// What the soft provider's packets travel over.
+    pub wire: WireChoice,
     /// How many [`IoQueue`](crate::IoQueue)s can be taken at a time. One more is used by the
     /// synchronous calls.
     pub queues: u16,
@@ -61,6 +66,7 @@ impl ConnectOptions {
             host_nqn: Nqn::from_uuid(host_id.0),
             host_id,
             fabric: FabricChoice::Auto,
+            wire: WireChoice::Auto,
             queues: 1,
             queue_depth: 128,
             kato: Duration::from_secs(10),

@@ -1,27 +1,24 @@
 //! The one place of the library that names providers. Called by `controller`.
 
-use std::net::SocketAddr;
-
 use lariat_fabric::Fabric;
 use lariat_fabric::provider::{Provider, choose_remote};
+use lariat_fabric::soft::SoftConfig;
 
 use crate::error::ConnectError;
-use crate::options::FabricChoice;
+use crate::options::ConnectOptions;
 
 /// A fabric of any kind, owned by one thread at a time.
 pub(crate) type DynFabric = Box<dyn Fabric + Send>;
 
-/// Opens `count` fabrics that reach `peer` and share their addresses, one for each thread.
-pub(crate) fn open(
-    choice: FabricChoice,
-    peer: SocketAddr,
-    count: u8,
-) -> Result<Vec<DynFabric>, ConnectError> {
-    let chosen = choose_remote(choice, peer).map_err(failed("ib"))?;
+/// Opens `count` fabrics that reach the target and share their addresses, one for each thread.
+pub(crate) fn open(options: &ConnectOptions, count: u8) -> Result<Vec<DynFabric>, ConnectError> {
+    let peer = options.address;
+    let chosen = choose_remote(options.fabric, peer).map_err(failed("ib"))?;
     tracing::info!(fabric = chosen.provider.name(), %peer, reason = chosen.reason, "provider");
     match chosen.provider {
         Provider::Soft => {
-            let members = lariat_fabric::soft::open_group(count, &Default::default());
+            let config = SoftConfig { wire: options.wire, ..SoftConfig::default() };
+            let members = lariat_fabric::soft::open_group(count, &config);
             Ok(boxed(members.map_err(failed("soft"))?))
         }
         #[cfg(feature = "ib")]

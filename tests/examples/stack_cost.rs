@@ -1,8 +1,8 @@
-//! Processor time of a request in the whole stack: initiator, soft fabric over UDP and target take
+//! Processor time of a request in the whole stack: initiator, soft fabric and target take
 //! turns on one thread, so that other load on the machine hardly disturbs the figures.
 //!
 //! `cargo run --release -p lariat-tests --example stack_cost -- read|write [BYTES] [DEPTH] [COUNT]
-//! [memory|null] [IN-CAPSULE BYTES]`
+//! [memory|null] [IN-CAPSULE BYTES] [udp|shm]`
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a measurement, run by hand")]
 
 use core::net::SocketAddr;
@@ -13,7 +13,7 @@ use std::time::Instant;
 use lariat::core::{
     DataRef, Geometry, Identity, IoRequest, Operation, Session, SessionConfig, SessionState,
 };
-use lariat_fabric::soft::{self, SoftConfig};
+use lariat_fabric::soft::{self, SoftConfig, WireChoice};
 use lariat_fabric::verbs::Access;
 use lariat_fabric::{Fabric, Memory, Timestamp};
 use lariat_target::nvme::{Limits, Namespace, Registry, Subsystem, SubsystemMap, Waker};
@@ -69,7 +69,9 @@ fn main() {
     let storage =
         UringStorage::new(set, EventWaker::new().unwrap(), UringConfig::default()).unwrap();
     let reactor_config = ReactorConfig { limits, ..ReactorConfig::default() };
-    let fabric = soft::open(&SoftConfig::default()).unwrap();
+    let wire = if word(6, "udp") == "shm" { WireChoice::Shm } else { WireChoice::Udp };
+    let soft_config = SoftConfig { wire, ..SoftConfig::default() };
+    let fabric = soft::open(&soft_config).unwrap();
     let mut reactor = Reactor::new(fabric, storage, registry, reactor_config).unwrap();
     let address: SocketAddr =
         format!("127.92.{}.{}:4420", std::process::id() / 250 % 250, std::process::id() % 250 + 1)
@@ -77,7 +79,7 @@ fn main() {
             .unwrap();
     reactor.listen(address).unwrap();
 
-    let mut host = soft::open(&SoftConfig::default()).unwrap();
+    let mut host = soft::open(&soft_config).unwrap();
     let domain = host.open_domain().unwrap();
     let memory = Memory::allocate(usize::try_from(depth * u64::from(bytes)).unwrap()).unwrap();
     memory.zero(0, memory.len()).unwrap();

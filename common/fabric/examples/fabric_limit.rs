@@ -5,7 +5,8 @@
 //! ends spinning on two cores; `single` runs them in turns on one and shows the processor time of
 //! a read at both ends together, which other load on the machine disturbs less.
 //!
-//! `cargo run --release -p lariat-fabric --example fabric_limit -- [threads|single] [SECONDS] [DEPTH]`
+//! `cargo run --release -p lariat-fabric --example fabric_limit -- [threads|single] [SECONDS] [DEPTH]
+//! [udp|shm]`
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a measurement, run by hand")]
 
 use core::time::Duration;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use lariat_fabric::soft::{self, SoftConfig, SoftFabric, UdpNetwork};
+use lariat_fabric::soft::{self, HostNetwork, SoftConfig, SoftFabric, WireChoice};
 use lariat_fabric::verbs::{
     Access, CmEvent, ConnId, ConnectParams, PrivateData, QpConfig, RecvRequest, RegionId, SendOp,
     SendRequest, Sge, SgeList, WcOpcode, WcStatus, WorkCompletion,
@@ -31,7 +32,7 @@ const GROUP: usize = 15;
 const BYTES: usize = 1 << 20;
 
 struct End {
-    fabric: SoftFabric<UdpNetwork>,
+    fabric: SoftFabric<HostNetwork>,
     memory: Arc<Memory>,
     region: RegionId,
     conn: ConnId,
@@ -57,7 +58,11 @@ fn params() -> ConnectParams {
 }
 
 fn end(start: Instant) -> End {
-    let mut fabric = soft::open(&SoftConfig::default()).unwrap();
+    let wire = match std::env::args().nth(4).as_deref() {
+        Some("shm") => WireChoice::Shm,
+        _ => WireChoice::Udp,
+    };
+    let mut fabric = soft::open(&SoftConfig { wire, ..SoftConfig::default() }).unwrap();
     let domain = fabric.open_domain().unwrap();
     let memory = Memory::allocate(BYTES).unwrap();
     memory.zero(0, BYTES).unwrap();

@@ -58,6 +58,10 @@ pub struct FabricCounters {
     pub receive_calls: u64,
     /// Completions that a device gave.
     pub completions: u64,
+    /// Packets, of those sent, that went through shared memory instead of a socket.
+    pub shm_packets_sent: u64,
+    /// Packets, of those received, that came through shared memory.
+    pub shm_packets_received: u64,
     /// Packets sent again.
     pub retransmissions: u64,
     /// Datagrams dropped: too short or malformed.
@@ -208,7 +212,8 @@ pub trait Fabric {
     );
 
     /// Before sleeping, or before not polling for a while: sends what is held back (delayed
-    /// acknowledgements), asks for a wake-up through `wait_fds`, and says whether sleep is right.
+    /// acknowledgements), asks for a wake-up through `wait_fds`, and says whether sleep is right. The
+    /// wake-up is asked for until a poll receives something (`packets_received` counts it).
     fn arm(&mut self, now: Timestamp) -> Armed;
 
     /// What becomes readable when there is something to poll, after [`Fabric::arm`]. Stays the same
@@ -218,6 +223,12 @@ pub trait Fabric {
     /// What the provider knows that may explain why `conn` does not come to be or fails: for error
     /// messages, in words that say what to do. Read it before `destroy`.
     fn diagnose(&self, conn: ConnId) -> Option<String> {
+        let _ = conn;
+        None
+    }
+
+    /// What the packets of `conn` travel over, in words, where the provider has a choice.
+    fn path(&self, conn: ConnId) -> Option<String> {
         let _ = conn;
         None
     }

@@ -1,4 +1,5 @@
-//! The soft provider over UDP on loopback, held to what every provider must do.
+//! The soft provider on loopback, over UDP and through shared memory, held to what every provider
+//! must do.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 mod conformance;
@@ -10,36 +11,42 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use conformance::{Harness, Pair, conformance};
-use lariat_fabric::soft::{self, SoftConfig, SoftFabric, UdpNetwork};
+use lariat_fabric::soft::{self, HostNetwork, SoftConfig, SoftFabric, WireChoice};
 use lariat_fabric::verbs::{
     Access, CmEvent, QpConfig, RecvRequest, SendOp, SendRequest, Sge, SgeList, WcStatus,
 };
-use lariat_fabric::{Fabric, Memory, Timestamp};
+use lariat_fabric::{Fabric, FabricCounters, Memory, Timestamp};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 struct Loopback {
-    host: SoftFabric<UdpNetwork>,
-    target: SoftFabric<UdpNetwork>,
+    host: SoftFabric<HostNetwork>,
+    target: SoftFabric<HostNetwork>,
     address: SocketAddr,
     start: Instant,
+    wire: WireChoice,
 }
 
-fn loopback() -> Loopback {
+fn over(wire: WireChoice) -> SoftConfig {
+    SoftConfig { wire, ..SoftConfig::default() }
+}
+
+fn loopback(wire: WireChoice) -> Loopback {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let third = std::process::id() % 250;
     let address = format!("127.92.{third}.{number}:4420").parse().unwrap();
-    let config = SoftConfig::default();
+    let config = over(wire);
     Loopback {
         host: soft::open(&config).unwrap(),
         target: soft::open(&config).unwrap(),
         address,
         start: Instant::now(),
+        wire,
     }
 }
 
 impl Harness for Loopback {
-    type Fabric = SoftFabric<UdpNetwork>;
+    type Fabric = SoftFabric<HostNetwork>;
 
     fn host(&mut self) -> &mut Self::Fabric {
         &mut self.host
@@ -74,14 +81,37 @@ impl Harness for Loopback {
     }
 }
 
-conformance!(loopback());
+mod udp {
+    use super::*;
+    conformance!(loopback(WireChoice::Udp));
+}
+
+mod shm {
+    use super::*;
+    conformance!(loopback(WireChoice::Auto));
+}
+
+impl Drop for Loopback {
+    fn drop(&mut self) {
+        let counters = self.target.counters();
+        let (all, shm) = (counters.packets_received, counters.shm_packets_received);
+        let wanted = if self.wire == WireChoice::Udp { 0 } else { all };
+        assert!(std::thread::panicking() || shm == wanted, "{:?} {counters:?}", self.wire);
+    }
+}
 
 /// Both ends at the one loopback address of IPv6: the host takes another UDP port and announces it
 /// by the marker.
 #[test]
 fn ipv6_beside_the_well_known_port() {
+    for wire in [WireChoice::Udp, WireChoice::Shm] {
+        ipv6_beside_the_well_known_port_over(wire);
+    }
+}
+
+fn ipv6_beside_the_well_known_port_over(wire: WireChoice) {
     let harness = || {
-        let mut harness = loopback();
+        let mut harness = loopback(wire);
         harness.address = "[::1]:4420".parse().unwrap();
         harness
     };
@@ -100,12 +130,25 @@ fn ipv6_beside_the_well_known_port() {
 /// Two groups, as two processes have them: requests and data get to the members that own them.
 #[test]
 fn groups_do_not_mix() {
+    groups_do_not_mix_over(WireChoice::Udp, 1);
+}
+
+#[test]
+fn groups_do_not_mix_in_shared_memory() {
+    let counters = groups_do_not_mix_over(WireChoice::Shm, 5);
+    for counters in counters {
+        assert_eq!(counters.shm_packets_received, counters.packets_received);
+        assert_eq!(counters.receive_calls, 0);
+    }
+}
+
+fn groups_do_not_mix_over(wire: WireChoice, last: u8) -> Vec<FabricCounters> {
     const MEMBERS: u8 = 3;
     let start = Instant::now();
     let now = || Timestamp::from_nanos(u64::try_from(start.elapsed().as_nanos()).unwrap());
-    let config = SoftConfig::default();
+    let config = over(wire);
     let address: SocketAddr =
-        format!("127.94.{}.1:4420", std::process::id() % 250).parse().unwrap();
+        format!("127.94.{}.{last}:4420", std::process::id() % 250).parse().unwrap();
     let mut targets = soft::open_group(MEMBERS, &config).unwrap();
     let mut groups: Vec<_> = (0..2).map(|_| soft::open_group(2, &config).unwrap()).collect();
     for target in &mut targets {
@@ -170,10 +213,12 @@ fn groups_do_not_mix() {
         }
     }
     assert_eq!(served.iter().sum::<u32>(), 24);
-    for fabric in targets.iter().chain(groups.iter().flatten()) {
-        let counters = fabric.counters();
+    let fabrics = targets.iter().chain(groups.iter().flatten());
+    let counters: Vec<_> = fabrics.map(Fabric::counters).collect();
+    for counters in &counters {
         assert_eq!((counters.unknown_queue_pair, counters.bad_icrc), (0, 0));
     }
+    counters
 }
 
 /// A busy address does not use up the budget of every poll.

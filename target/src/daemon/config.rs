@@ -47,6 +47,9 @@ pub struct Listener {
 /// Which provider a listener uses.
 pub use lariat_fabric::provider::Wanted as FabricChoice;
 
+/// What packets of the soft provider may travel over.
+pub use lariat_fabric::soft::WireChoice;
+
 /// One `[[subsystem]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubsystemConfig {
@@ -84,6 +87,8 @@ pub struct TargetConfig {
     pub cpus: Vec<usize>,
     /// How long a reactor goes on polling after there was work, before it sleeps.
     pub idle_poll: Duration,
+    /// What packets of the soft provider may travel over: `Auto` or `Udp`.
+    pub wire: WireChoice,
     /// Bytes of buffers for data, per reactor.
     pub buffers_bytes: u32,
     /// Bytes of receive buffers, per reactor.
@@ -448,6 +453,14 @@ fn read_target(mut section: Section<'_>) -> Result<TargetConfig, ConfigError> {
         return Err(section.wrong("cpus", wrong, instead));
     }
 
+    let instead = "write wire = \"auto\" (shared memory with hosts that are processes of the same \
+                   user on this machine, UDP with all others) or wire = \"udp\"";
+    let wire = match section.text("wire", instead)?.as_deref() {
+        None | Some("auto") => WireChoice::Auto,
+        Some("udp") => WireChoice::Udp,
+        Some(other) => return Err(section.wrong("wire", format_args!("{other:?}"), instead)),
+    };
+
     let standard = Limits::default();
     let idle_poll_us = section.number("idle_poll_us", 0..=10_000_000_u64)?.unwrap_or(50);
     let buffers_mib = section.number("buffers_mib", 1..=1023_u32)?.unwrap_or(32);
@@ -491,6 +504,7 @@ fn read_target(mut section: Section<'_>) -> Result<TargetConfig, ConfigError> {
         reactors,
         cpus,
         idle_poll: Duration::from_micros(idle_poll_us),
+        wire,
         buffers_bytes: buffers_mib << 20,
         receive_bytes: (receive_mib as usize) << 20,
         receive_max_bytes: (receive_max_mib as usize) << 20,

@@ -200,7 +200,8 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), RunError> {
     for part in &parts {
         match part.provider {
             Provider::Soft => {
-                let fabrics = soft::open_group(reactors, &SoftConfig::default())?;
+                let config = SoftConfig { wire: config.target.wire, ..SoftConfig::default() };
+                let fabrics = soft::open_group(reactors, &config)?;
                 crew.start(fabrics, part, &common)?;
             }
             #[cfg(feature = "ib")]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lariat_wire::nvme::{Nqn, Nsid};
 
-use super::config::{FabricChoice, Listener};
+use super::config::{FabricChoice, Listener, WireChoice};
 use super::*;
 use crate::nvme::{AllowedHosts, Limits};
 use crate::storage::BackendKind;
@@ -105,6 +105,7 @@ fn a_configuration_means_what_it_says() {
         reactors = 2
         cpus = [3, 1]
         idle_poll_us = 0
+        wire = "udp"
         buffers_mib = 16
         max_queue_depth = 1024
         in_capsule_bytes = 0
@@ -130,7 +131,7 @@ fn a_configuration_means_what_it_says() {
     assert!(second.backend.read_only && second.backend.block_bytes == 4096);
     assert_eq!(second.key, "subsystem[0].namespace[1].backend");
     assert_eq!((config.target.reactors, &config.target.cpus[..]), (2, &[3, 1][..]));
-    assert_eq!(config.target.idle_poll, Duration::ZERO);
+    assert_eq!((config.target.idle_poll, config.target.wire), (Duration::ZERO, WireChoice::Udp));
     assert_eq!(config.target.buffers_bytes, 16 << 20);
     let Limits { max_queues, max_queue_depth, mdts_bytes, in_capsule_bytes, max_hosts } =
         config.target.limits;
@@ -277,6 +278,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "\"127.0.0.1\"\nfabric = \"tcp\"",
         "listener[0].fabric: \"tcp\" is none; write",
     ),
+    ("allow_any_host = true", "allow_any_host = true\n[target]\nwire = \"shm\"", "target.wire: \"shm\"; write"),
     (
         "\"127.0.0.1\"",
         "\"127.0.0.1\"\n[[listener]]\naddress = \"127.0.0.1\"",

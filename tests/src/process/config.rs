@@ -40,6 +40,8 @@ pub struct TargetConfig {
     pub disks: Vec<DiskConfig>,
     /// The only host that may connect; `None` for any.
     pub allowed_host: Option<String>,
+    /// Whether it talks UDP only, also to hosts on this machine.
+    pub udp: bool,
     /// Keys of the `[target]` table.
     pub settings: Vec<(&'static str, u64)>,
 }
@@ -49,13 +51,20 @@ impl TargetConfig {
     #[must_use]
     pub fn new() -> Self {
         let address = free_address();
-        Self { address, disks: Vec::new(), allowed_host: None, settings: Vec::new() }
+        Self { address, disks: Vec::new(), allowed_host: None, udp: false, settings: Vec::new() }
     }
 
     /// With a disk.
     #[must_use]
     pub fn disk(mut self, backend: Backend, block_bytes: u32) -> Self {
         self.disks.push(DiskConfig { backend, block_bytes });
+        self
+    }
+
+    /// That talks UDP only.
+    #[must_use]
+    pub fn udp(mut self) -> Self {
+        self.udp = true;
         self
     }
 
@@ -94,6 +103,9 @@ impl TargetConfig {
             );
         }
         text.push_str("\n[target]\n");
+        if self.udp {
+            text.push_str("wire = \"udp\"\n");
+        }
         for (key, value) in &self.settings {
             let _ = writeln!(text, "{key} = {value}");
         }

@@ -56,7 +56,7 @@ fn dissect(file: &Path, fields: &[&str]) -> Result<Vec<Vec<String>>> {
 fn check(address: std::net::IpAddr, name: &str) -> Result<()> {
     let scratch = Scratch::new()?;
     let disk = scratch.disk("disk", 16 << 20)?;
-    let mut config = TargetConfig::new().disk(Backend::File(disk), 4096);
+    let mut config = TargetConfig::new().udp().disk(Backend::File(disk), 4096);
     config.address = address;
     let raw = scratch.join("raw.pcap");
     let capture = match Capture::start(&raw, address) {

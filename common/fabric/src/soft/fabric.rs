@@ -375,6 +375,8 @@ impl<N: Network> Fabric for SoftFabric<N> {
         })?;
         let gone = || ResolveError::Io { remote, source: io::ErrorKind::NotFound.into() };
         let port = self.ports.get_mut(index).ok_or_else(gone)?;
+        let peer = SocketAddr::new(remote.ip().to_canonical(), UDP_PORT);
+        self.network.agree(&mut port.wire, peer).map_err(no_route)?;
         let info = RouteInfo { local_ip: port.wire.local().ip(), path_mtu: route.path_mtu };
         let conn = port.endpoint.resolve(now, remote, info);
         let conn =
@@ -536,7 +538,8 @@ impl<N: Network> Fabric for SoftFabric<N> {
         self.transmit(now, Acks::All);
         let mut until = Timestamp::NEVER;
         let mut ready = self.network.arm();
-        for port in &self.ports {
+        for port in &mut self.ports {
+            ready |= port.wire.arm();
             if port.outgoing.is_empty() {
                 ready |= port.endpoint.has_output();
             } else {
@@ -573,6 +576,11 @@ impl<N: Network> Fabric for SoftFabric<N> {
         }
     }
 
+    fn path(&self, conn: ConnId) -> Option<String> {
+        let (port, conn) = self.port_of(conn)?;
+        port.wire.path(port.endpoint.remote(conn).ok()?)
+    }
+
     fn counters(&self) -> FabricCounters {
         let wire = self.wire_counters;
         let mut sum = FabricCounters {
@@ -582,6 +590,8 @@ impl<N: Network> Fabric for SoftFabric<N> {
             receive_calls: wire.receive_calls,
             malformed: wire.malformed,
             bad_icrc: wire.bad_icrc,
+            shm_packets_sent: wire.shm_packets_sent,
+            shm_packets_received: wire.shm_packets_received,
             ..FabricCounters::default()
         };
         for port in &self.ports {

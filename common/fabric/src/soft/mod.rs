@@ -1,18 +1,22 @@
 //! Our own RoCEv2 over a network of datagrams: [`SoftFabric`] drives `lariat-roce`'s endpoints,
 //! one for each local address, with the wires of a [`Network`].
 //!
-//! `udp` is the network of the machine; `sim` (beside this folder) is one in memory.
+//! `udp` is the network of the machine, `shm` the way past it where both ends are on one host;
+//! `sim` (beside this folder) is one in memory.
 
 mod fabric;
 pub(crate) mod flows;
 mod network;
+mod shm;
 pub mod steering;
 pub mod udp;
 
 pub use fabric::SoftFabric;
 pub use network::{
-    Arrival, BindError, Forwarded, Network, Route, SoftConfig, Source, Wire, WireCounters,
+    Arrival, BindError, Forwarded, LostPeer, Network, Route, SoftConfig, Source, Wire, WireChoice,
+    WireCounters,
 };
+pub use shm::{HostNetwork, HostWire};
 pub use udp::{UdpNetwork, UdpWire};
 
 use crate::random::Random;
@@ -31,8 +35,8 @@ pub struct OpenError(#[from] std::io::Error);
 pub fn open_group(
     count: u8,
     config: &SoftConfig,
-) -> Result<Vec<SoftFabric<UdpNetwork>>, OpenError> {
-    let networks = udp::open_group(count, config)?.into_iter();
+) -> Result<Vec<SoftFabric<HostNetwork>>, OpenError> {
+    let networks = shm::open_group(count, config)?.into_iter();
     Ok(networks.map(|network| SoftFabric::new(network, config, Random::system())).collect())
 }
 
@@ -40,8 +44,8 @@ pub fn open_group(
 ///
 /// # Errors
 /// The operating system's word.
-pub fn open(config: &SoftConfig) -> Result<SoftFabric<UdpNetwork>, OpenError> {
-    let network = udp::open_group(1, config)?.pop();
+pub fn open(config: &SoftConfig) -> Result<SoftFabric<HostNetwork>, OpenError> {
+    let network = shm::open_group(1, config)?.pop();
     let network = network.ok_or_else(|| std::io::Error::other("no member"))?;
     Ok(SoftFabric::new(network, config, Random::system()))
 }

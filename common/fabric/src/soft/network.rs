@@ -106,6 +106,10 @@ pub struct WireCounters {
     pub malformed: u64,
     /// Datagrams dropped for their ICRC.
     pub bad_icrc: u64,
+    /// Packets, of those sent, that went through shared memory.
+    pub shm_packets_sent: u64,
+    /// Packets, of those received, that came through shared memory.
+    pub shm_packets_received: u64,
 }
 
 /// A machine's network, as one member of a group of fabrics sees it.
@@ -141,6 +145,16 @@ pub trait Network {
     /// There is no way.
     fn route(&mut self, remote: SocketAddr) -> io::Result<Route>;
 
+    /// Tries for a better way to a peer than by datagrams, before anything is sent to it. `peer` is
+    /// its UDP address.
+    ///
+    /// # Errors
+    /// Why there is none, in words, if nothing else will do.
+    fn agree(&mut self, wire: &mut Self::Wire, peer: SocketAddr) -> Result<(), String> {
+        let _ = (wire, peer);
+        Ok(())
+    }
+
     /// Who holds the well-known port of `ip`, in words, when it is not this fabric.
     fn holder(&self, ip: IpAddr) -> String;
 
@@ -173,6 +187,23 @@ pub trait Wire {
         None
     }
 
+    /// What packets to a peer (its UDP address) travel over, in words.
+    fn path(&self, peer: SocketAddr) -> Option<String> {
+        let _ = peer;
+        None
+    }
+
+    /// Asks to be woken through [`Network::wait_fds`], until something is received. `true`: something
+    /// is there already.
+    fn arm(&mut self) -> bool {
+        false
+    }
+
+    /// A peer whose process ended, if the wire knows: to be asked again until there is none.
+    fn take_lost(&mut self) -> Option<LostPeer> {
+        None
+    }
+
     /// Sends packets in order and says how many are dealt with (sent, or lost as a network may
     /// lose them). The others find no room now and should be offered again.
     fn transmit(
@@ -192,6 +223,28 @@ pub trait Wire {
     ) -> bool;
 }
 
+/// A peer that is gone for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostPeer {
+    /// Its UDP address.
+    pub address: SocketAddr,
+    /// Which member of its group, and of how many: it owns the queue pairs whose numbers have
+    /// this remainder.
+    pub member: Member,
+}
+
+/// What packets may travel over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum WireChoice {
+    /// Shared memory where both ends are on one host and belong to one user, else UDP.
+    #[default]
+    Auto,
+    /// UDP.
+    Udp,
+    /// Shared memory or nothing.
+    Shm,
+}
+
 /// Settings of the soft provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SoftConfig {
@@ -209,6 +262,11 @@ pub struct SoftConfig {
     pub segmentation: bool,
     /// Path MTU to use at most.
     pub max_mtu: PathMtu,
+    /// What packets may travel over.
+    pub wire: WireChoice,
+    /// Room for packets in each direction of a shared-memory link, in bytes: a power of two from
+    /// 64 KiB to 16 MiB.
+    pub ring_bytes: u32,
 }
 
 impl Default for SoftConfig {
@@ -220,6 +278,8 @@ impl Default for SoftConfig {
             socket_buffer_bytes: 32 << 20,
             segmentation: true,
             max_mtu: PathMtu::Mtu4096,
+            wire: WireChoice::Auto,
+            ring_bytes: 1 << 20,
         }
     }
 }

@@ -8,6 +8,7 @@
 //! sender's id would not do: Linux counts it up in the first byte on the wire, so that the
 //! remainder stays the same.)
 
+use lariat_roce::transmit::{Payload, Transmit};
 use lariat_wire::rocev2::{Packet, Qpn};
 
 /// Offset of the attribute id in a MAD.
@@ -24,11 +25,23 @@ const REQ_QPN: usize = BODY + 32;
 #[inline]
 #[must_use]
 pub fn member_of(packet: &Packet<'_>, count: u8) -> u8 {
-    let key = if packet.bth.dest_qp == Qpn::CM {
-        cm_key(packet.payload).unwrap_or(0)
-    } else {
-        packet.bth.dest_qp.get()
+    member(packet.bth.dest_qp, packet.payload, count)
+}
+
+/// The member of the receiver's group, for a packet that is to be sent.
+#[inline]
+#[must_use]
+pub fn member_for(packet: &Transmit, count: u8) -> u8 {
+    let mad = match &packet.payload {
+        Payload::Mad(mad) => mad.as_slice(),
+        Payload::Empty | Payload::Memory(..) => &[],
     };
+    member(packet.dest_qp, mad, count)
+}
+
+#[inline]
+fn member(dest_qp: Qpn, mad: &[u8], count: u8) -> u8 {
+    let key = if dest_qp == Qpn::CM { cm_key(mad).unwrap_or(0) } else { dest_qp.get() };
     let remainder = key % u32::from(count.max(1));
     u8::try_from(remainder).unwrap_or(0)
 }

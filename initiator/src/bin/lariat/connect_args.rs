@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 use anyhow::{Context, Result, anyhow};
 use lariat::host_files::{HOST_ID_FILE, HOST_NQN_FILE, line_of};
-use lariat::{ConnectOptions, Controller, FabricChoice, HostId, Namespace, Nqn, Nsid};
+use lariat::{ConnectOptions, Controller, FabricChoice, HostId, Namespace, Nqn, Nsid, WireChoice};
 
 use crate::failure::usage;
 use crate::units::parse_duration;
@@ -21,6 +21,18 @@ pub(crate) enum FabricArg {
     Soft,
     /// An RDMA device (libibverbs).
     Ib,
+}
+
+/// What the soft provider's packets travel over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum WireArg {
+    /// Shared memory if the target is a process of the same user on this host, else UDP.
+    #[default]
+    Auto,
+    /// UDP, also on one host.
+    Udp,
+    /// Shared memory or nothing.
+    Shm,
 }
 
 /// The target and this host.
@@ -47,6 +59,9 @@ pub(crate) struct ConnectArgs {
     /// RDMA provider.
     #[arg(long, value_enum, default_value = "auto")]
     fabric: FabricArg,
+    /// What the soft provider's packets travel over.
+    #[arg(long, value_enum, default_value = "auto")]
+    wire: WireArg,
     /// How long to try to connect.
     #[arg(long, value_name = "TIME", default_value = "10", value_parser = parse_duration)]
     connect_timeout: Duration,
@@ -119,6 +134,11 @@ impl ConnectArgs {
             FabricArg::Auto => FabricChoice::Auto,
             FabricArg::Soft => FabricChoice::Soft,
             FabricArg::Ib => FabricChoice::Ib,
+        };
+        options.wire = match self.wire {
+            WireArg::Auto => WireChoice::Auto,
+            WireArg::Udp => WireChoice::Udp,
+            WireArg::Shm => WireChoice::Shm,
         };
         if let Some(id) = self.hostid.map_or_else(host_id_of_file, |id| Ok(Some(id)))? {
             options.host_id = HostId(id.into_bytes());
@@ -288,6 +308,10 @@ mod tests {
         let mut options =
             ConnectOptions::new(ib.subsystem.connect.resolve().unwrap(), ib.subsystem.nqn.clone());
         ib.subsystem.connect.apply(&mut options).unwrap();
-        assert_eq!(options.fabric, FabricChoice::Ib);
+        assert_eq!((options.fabric, options.wire), (FabricChoice::Ib, WireChoice::Auto));
+        let udp = parse(&["-a", "::1", "--wire", "udp"]).unwrap();
+        udp.subsystem.connect.apply(&mut options).unwrap();
+        assert_eq!(options.wire, WireChoice::Udp);
+        assert!(parse(&["-a", "::1", "--wire", "tcp"]).is_err());
     }
 }

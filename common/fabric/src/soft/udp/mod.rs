@@ -147,6 +147,26 @@ fn open_address(
 }
 
 impl UdpNetwork {
+    /// The settings of the group.
+    pub(super) fn config(&self) -> &SoftConfig {
+        &self.group.config
+    }
+
+    /// Makes the member's descriptor readable when this one is.
+    pub(super) fn watch(&self, fd: impl AsFd) -> io::Result<()> {
+        Ok(self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 2))?)
+    }
+
+    /// What wakes a member of the group, by number.
+    pub(super) fn waker(&self) -> impl Fn(u8) + Send + use<> {
+        let group = Arc::clone(&self.group);
+        move |member| {
+            if let Some(mailbox) = group.members.get(usize::from(member)) {
+                let _ = mailbox.wake.write(1);
+            }
+        }
+    }
+
     /// Takes this member's socket of an address that the group has open, if `wanted` says it is
     /// the right one.
     fn pick_up(&self, wanted: impl Fn(SocketAddr) -> bool) -> Option<(UdpSocket, SocketAddr)> {

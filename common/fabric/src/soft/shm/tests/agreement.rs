@@ -1,0 +1,191 @@
+//! How links come to be, and why not.
+
+use core::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
+use std::os::fd::AsRawFd;
+
+use super::super::agree::{Acceptor, NoLink, Post, ask, trusted};
+use super::super::hello::{Answer, Hello, VERSION, Verdict};
+use super::super::link::Peer;
+
+const RING: u32 = 64 << 10;
+
+fn us() -> Peer {
+    Peer { address: "127.1.2.3:4791".parse().unwrap(), member: 1, members: 2 }
+}
+
+fn address(last: u8) -> SocketAddr {
+    SocketAddr::from(([127, 90, 6, last], 4791))
+}
+
+#[test]
+fn each_member_gets_its_link() {
+    let post = Arc::new(Post::new(3));
+    let woken = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&woken);
+    let wake = move |member: u8| {
+        count.fetch_or(1 << member, Ordering::Relaxed);
+    };
+    let acceptor = Acceptor::start(Arc::clone(&post), wake).unwrap();
+    acceptor.listen(address(1)).unwrap();
+    acceptor.listen(address(1)).unwrap();
+    let links = ask(us(), address(1), RING).unwrap();
+    let peers: Vec<_> = links.iter().map(|link| link.peer).collect();
+    let wanted: Vec<_> =
+        (0..3).map(|member| Peer { address: address(1), member, members: 3 }).collect();
+    assert_eq!(peers, wanted);
+    assert_eq!(woken.load(Ordering::Relaxed), 0b111);
+    for member in 0..3 {
+        let letterbox = post.letterbox(address(1), member);
+        assert!(letterbox.has_news());
+        let links = letterbox.take();
+        assert_eq!(links.iter().map(|link| link.peer).collect::<Vec<_>>(), [us()]);
+        assert!(!letterbox.has_news());
+        // The other end is there, and then it is not.
+        assert!(links[0].hear());
+    }
+    drop(acceptor);
+    assert!(matches!(ask(us(), address(1), RING), Err(NoLink::Nobody)));
+}
+
+#[test]
+fn ends_tell_of_each_others_end() {
+    let post = Arc::new(Post::new(1));
+    let acceptor = Acceptor::start(Arc::clone(&post), |_| ()).unwrap();
+    acceptor.listen(address(2)).unwrap();
+    let links = ask(us(), address(2), RING).unwrap();
+    let taken = post.letterbox(address(2), 0).take();
+    assert!(links[0].hear() && taken[0].hear());
+    drop(taken);
+    assert!(!links[0].hear());
+}
+
+/// Speaks the other side's part.
+fn fake(last: u8, part: impl FnOnce(std::os::fd::OwnedFd) + Send + 'static) {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let listener = socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+    let name = format!("lariat-shm/{}", address(last));
+    let name = UnixAddr::new_abstract(name.as_bytes()).unwrap();
+    socket::bind(listener.as_raw_fd(), &name).unwrap();
+    socket::listen(&listener, socket::Backlog::new(1).unwrap()).unwrap();
+    std::thread::spawn(move || part(socket::accept4(&listener, flags).unwrap()));
+}
+
+fn say(socket: &std::os::fd::OwnedFd, bytes: &[u8]) {
+    let flags = socket::MsgFlags::MSG_NOSIGNAL;
+    socket::send(socket.as_raw_fd(), bytes, flags).unwrap();
+}
+
+#[test]
+fn who_does_not_answer_is_not_waited_for() {
+    let (keep, kept) = std::sync::mpsc::channel();
+    fake(3, move |socket| keep.send(socket).unwrap());
+    let start = Instant::now();
+    assert!(matches!(ask(us(), address(3), RING), Err(NoLink::Silent)));
+    let took = start.elapsed();
+    assert!(took >= Duration::from_millis(150), "{took:?}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    drop(kept);
+    fake(4, drop);
+    assert!(ask(us(), address(4), RING).is_err());
+}
+
+#[test]
+fn refusals_are_told() {
+    let answers = |last: u8, answer: Answer| {
+        fake(last, move |socket| say(&socket, &answer.to_bytes()));
+        ask(us(), address(last), RING)
+    };
+    let verdict = Verdict::OTHER_USER;
+    match answers(5, Answer { version: VERSION, verdict, members: 1 }) {
+        Err(error @ NoLink::Refused(Verdict::OTHER_USER)) => {
+            assert!(error.to_string().contains("another user"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let verdict = Verdict::YES;
+    match answers(6, Answer { version: VERSION + 1, verdict, members: 1 }) {
+        Err(NoLink::Refused(Verdict::OTHER_VERSION)) => {}
+        other => panic!("{other:?}"),
+    }
+    fake(7, move |socket| {
+        let answer = Answer { version: VERSION, verdict, members: 0 };
+        say(&socket, &answer.to_bytes());
+        let mut hello = [0; 64];
+        let flags = socket::MsgFlags::empty();
+        let length = socket::recv(socket.as_raw_fd(), &mut hello, flags).unwrap();
+        let hello = Hello::parse(hello.get(..length).unwrap()).unwrap();
+        assert_eq!((hello.address, hello.member, hello.members), (us().address, 1, 2));
+        say(&socket, &answer.to_bytes());
+    });
+    assert!(matches!(ask(us(), address(7), RING), Err(NoLink::Malformed)));
+    fake(8, |socket| say(&socket, b"hello"));
+    assert!(matches!(ask(us(), address(8), RING), Err(NoLink::Malformed)));
+}
+
+/// Whatever comes to the acceptor: an answer, in time, and it goes on to serve others.
+#[test]
+fn strangers_do_not_stop_the_acceptor() {
+    let post = Arc::new(Post::new(1));
+    let acceptor = Acceptor::start(Arc::clone(&post), |_| ()).unwrap();
+    acceptor.listen(address(9)).unwrap();
+    let connect = || {
+        let kind = SockType::SeqPacket;
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let socket = socket::socket(AddressFamily::Unix, kind, flags, None).unwrap();
+        let name = format!("lariat-shm/{}", address(9));
+        let name = UnixAddr::new_abstract(name.as_bytes()).unwrap();
+        socket::connect(socket.as_raw_fd(), &name).unwrap();
+        socket
+    };
+    let answer_to = |message: &[u8]| {
+        let socket = connect();
+        say(&socket, message);
+        let hear = || {
+            let mut answer = [0; 64];
+            let flags = socket::MsgFlags::empty();
+            let length = socket::recv(socket.as_raw_fd(), &mut answer, flags).unwrap();
+            Answer::parse(answer.get(..length).unwrap()).unwrap().verdict
+        };
+        assert_eq!(hear(), Verdict::YES);
+        hear()
+    };
+    let hello =
+        Hello { version: VERSION, address: us().address, member: 0, members: 1, capacity: RING };
+    assert_eq!(answer_to(b"?"), Verdict::MALFORMED);
+    assert_eq!(answer_to(&[0; 4000]), Verdict::MALFORMED);
+    let other = Hello { version: 7, ..hello };
+    assert_eq!(answer_to(&other.to_bytes()), Verdict::OTHER_VERSION);
+    for bad in [
+        Hello { member: 1, ..hello },
+        Hello { members: 0, ..hello },
+        Hello { capacity: 0, ..hello },
+        Hello { capacity: u32::MAX, ..hello },
+        Hello { capacity: RING + 64, ..hello },
+    ] {
+        assert_eq!(answer_to(&bad.to_bytes()), Verdict::MALFORMED);
+    }
+    // One that says nothing, one that goes on with something else than a link.
+    let silent = connect();
+    let rude = connect();
+    say(&rude, &hello.to_bytes());
+    say(&rude, &[0]);
+    drop(connect());
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!post.letterbox(address(9), 0).has_news());
+    assert_eq!(ask(us(), address(9), RING).unwrap().len(), 1);
+    drop(silent);
+}
+
+#[test]
+fn users_are_told_apart() {
+    for (peer, own, yes) in
+        [(0, 0, true), (1000, 1000, true), (0, 1000, true), (1000, 0, false), (1001, 1000, false)]
+    {
+        assert_eq!(trusted(peer, own), yes, "{peer} {own}");
+    }
+}

@@ -1,0 +1,5 @@
+//! Rings, agreements and wires within one process.
+
+mod agreement;
+mod rings;
+mod wires;
