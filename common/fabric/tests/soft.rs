@@ -13,7 +13,8 @@ use std::time::Instant;
 use conformance::{Harness, Pair, conformance};
 use lariat_fabric::soft::{self, HostNetwork, SoftConfig, SoftFabric, WireChoice};
 use lariat_fabric::verbs::{
-    Access, CmEvent, QpConfig, RecvRequest, SendOp, SendRequest, Sge, SgeList, WcStatus,
+    Access, CmEvent, DisconnectReason, QpConfig, RecvRequest, SendOp, SendRequest, Sge, SgeList,
+    WcStatus,
 };
 use lariat_fabric::{Fabric, FabricCounters, Memory, Timestamp};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -278,4 +279,30 @@ fn addresses_take_turns() {
     let first = completions[0].conn;
     let share = completions.iter().filter(|done| done.conn == first).count();
     assert_eq!((completions.len(), share), (SENDS, SENDS / 2));
+}
+
+/// Through shared memory the end of a process is known at once; the host it talked to may come
+/// back, and others are not disturbed.
+#[test]
+fn a_peer_that_is_gone_is_told_at_once() {
+    let mut pair = Pair::new(loopback(WireChoice::Auto));
+    let (host, _) = pair.connect();
+    assert_eq!(pair.harness.host.path(host).as_deref(), Some("shared memory"));
+    pair.recv(conformance::Host, host, 5, SgeList::EMPTY);
+    let start = Instant::now();
+    // A fabric that goes without a word, as a killed process does.
+    pair.harness.target = soft::open(&over(WireChoice::Auto)).unwrap();
+    let gone = pair.completions(conformance::Host, 1).remove(0);
+    assert_eq!((gone.wr_id, gone.status), (5, WcStatus::Flushed));
+    let event = pair.event(conformance::Host);
+    let reason = DisconnectReason::Timeout;
+    assert_eq!(event, CmEvent::Disconnected { conn: host, reason });
+    assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+    let now = pair.harness.now();
+    pair.harness.host.destroy(now, host);
+    let address = pair.harness.address;
+    pair.listener = pair.harness.target.listen(address).unwrap();
+    pair.side(conformance::Target).domain = pair.harness.target.open_domain().unwrap();
+    let (host, _) = pair.connect();
+    assert_eq!(pair.harness.host.path(host).as_deref(), Some("shared memory"));
 }

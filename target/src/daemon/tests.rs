@@ -278,7 +278,11 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "\"127.0.0.1\"\nfabric = \"tcp\"",
         "listener[0].fabric: \"tcp\" is none; write",
     ),
-    ("allow_any_host = true", "allow_any_host = true\n[target]\nwire = \"shm\"", "target.wire: \"shm\"; write"),
+    (
+        "allow_any_host = true",
+        "allow_any_host = true\n[target]\nwire = \"shm\"",
+        "target.wire: \"shm\"; write",
+    ),
     (
         "\"127.0.0.1\"",
         "\"127.0.0.1\"\n[[listener]]\naddress = \"127.0.0.1\"",

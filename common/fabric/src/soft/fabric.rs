@@ -485,6 +485,9 @@ impl<N: Network> Fabric for SoftFabric<N> {
         self.receive(now);
         let Self { ports, regions, .. } = self;
         for port in ports.iter_mut() {
+            while let Some(lost) = port.wire.take_lost() {
+                port.endpoint.peer_is_gone(now, lost.address, lost.member);
+            }
             if port.endpoint.next_timeout() <= now {
                 port.endpoint.handle_timeout(now, regions);
             }

@@ -7,10 +7,11 @@ use core::net::SocketAddr;
 use lariat_wire::rocev2::{Bth, Deth, Ext, Headers, MAX_HEADER, Opcode, PKey, Packet, QKey, Qpn};
 
 use super::Endpoint;
+use super::config::Member;
 use super::connection::canonical;
-use crate::cm::Reaction;
+use crate::cm::{Reaction, State};
 use crate::memory::Memory;
-use crate::qp::QpState;
+use crate::qp::{QpFailure, QpState};
 use crate::time::Timestamp;
 use crate::transmit::{Payload, Transmit};
 use crate::verbs::{CmEvent, WorkCompletion};
@@ -82,6 +83,26 @@ impl Endpoint {
             }
             self.apply(now, slot, reaction);
             self.after(now, slot);
+        }
+    }
+
+    /// The process at an address is known to have ended: its connections end now instead of when
+    /// their timers do. `member` says which of its queue pairs are gone (all, of
+    /// [`Member::ALONE`]).
+    pub fn peer_is_gone(&mut self, now: Timestamp, remote: SocketAddr, member: Member) {
+        let remote = canonical(remote);
+        let count = u32::from(member.count.max(1));
+        for slot in 0..self.conns.capacity() {
+            let Some(conn) = self.conns.get_mut(slot) else { continue };
+            let its = canonical(conn.exchange.remote()) == remote
+                && conn.exchange.remote_qpn().get() % count == u32::from(member.index);
+            if its
+                && conn.exchange.state() == State::Established
+                && let Some(qp) = &mut conn.qp
+            {
+                qp.fail(now, QpFailure::PeerSilent);
+                self.after(now, slot);
+            }
         }
     }
 

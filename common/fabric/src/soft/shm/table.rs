@@ -35,6 +35,8 @@ struct Entry {
     link: Link,
     /// The peer's process ended: only what it sent before is left.
     gone: bool,
+    /// Packets came by it.
+    used: bool,
     /// From the letterbox, which counts it.
     counted: bool,
 }
@@ -135,7 +137,7 @@ impl Table {
             places: vec![None; usize::from(peer.members)],
         });
         let old = group.places.get_mut(usize::from(peer.member)).and_then(|at| at.replace(place));
-        self.links.insert(Entry { link, gone: false, counted });
+        self.links.insert(Entry { link, gone: false, used: false, counted });
         self.written.reserve(self.links.len());
         if let Some(old) = old {
             self.remove(old);
@@ -212,11 +214,16 @@ impl Table {
 
     /// Removes the links of processes that ended, once all is read that they sent.
     fn bury(&mut self) {
-        while let Some((place, peer)) = self.links.iter_mut().find_map(|(place, entry)| {
-            (entry.gone && !entry.link.has_packets()).then_some((place, entry.link.peer))
+        while let Some((place, peer, used)) = self.links.iter_mut().find_map(|(place, entry)| {
+            let over = entry.gone && !entry.link.has_packets();
+            over.then_some((place, entry.link.peer, entry.used))
         }) {
             tracing::debug!(peer = %peer.address, "the other end of a shared-memory link is gone");
             self.remove(place);
+            // A link that its maker gave up before it was used says nothing about the peer.
+            if !used {
+                continue;
+            }
             let member = Member { index: peer.member, count: peer.members };
             self.lost.push_back(LostPeer { address: peer.address, member });
         }
@@ -314,7 +321,10 @@ impl Table {
                     },
                 );
             match taken {
-                Ok(taken) => more |= taken == BUDGET,
+                Ok(taken) => {
+                    entry.used |= taken != 0;
+                    more |= taken == BUDGET;
+                }
                 Err(error) => broken = Some((place, error)),
             }
         }
