@@ -15,13 +15,13 @@ use lariat::{
     Buffer, BufferPool, ConnectOptions, Controller, Error, IoError, LossReason, Memory, Nqn, Nsid,
     RawData, Status,
 };
-use lariat_fabric::soft::{self, SoftConfig, SoftFabric, UdpNetwork};
+use lariat_fabric::soft::{self, HostNetwork, SoftConfig, SoftFabric};
 use lariat_fabric::{Fabric, Timestamp};
 use lariat_wire::nvme::identify::SglSupport;
 use lariat_wire::nvme::{Command, IoOpcode};
 use stub::{Knobs, SUBSYSTEM, Stub};
 
-type Soft = SoftFabric<UdpNetwork>;
+type Soft = SoftFabric<HostNetwork>;
 type Edit = Box<dyn FnOnce(&mut Stub<Soft>, Timestamp) + Send>;
 
 /// The stub target, running.

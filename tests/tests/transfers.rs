@@ -2,12 +2,14 @@
 //! and hosts: real processes, compared with the backing file.
 
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lariat::{Namespace, Nsid};
+use lariat::{Namespace, Nsid, WireChoice};
 use lariat_tests::process::{
     Backend, Content, Ipv6Loopback, Scratch, Target, TargetConfig, bounded, connect, fill,
     first_difference, host_options, keep_busy, lariat, run,
@@ -271,6 +273,101 @@ fn zeroes_flush_and_holes() -> Result<()> {
             ensure!(file.metadata()?.blocks() < punched, "write zeroes may free space, and does");
         }
         drop(controller);
+        target.stop().map(drop)
+    })
+}
+
+/// What `lariat` says when it insists on shared memory and there is none.
+const NO_SHARED_MEMORY: i32 = 1;
+
+/// The same by UDP, which is what most hosts have.
+#[test]
+fn sizes_and_offsets_by_udp() -> Result<()> {
+    bounded(LIMIT, || {
+        let scratch = Scratch::new()?;
+        let file = scratch.disk("disk", DISK_BYTES)?;
+        let config = TargetConfig::new().udp().disk(Backend::File(file.clone()), 512);
+        let target = Target::start(&scratch, &config)?;
+        let controller = connect(&target, 1)?;
+        sizes_and_offsets(&controller.only_namespace()?, Some(&file), 77)?;
+        drop(controller);
+        let words = ["--length", "1M", "--output", "/dev/null"];
+        run(&mut lariat(&target, "read", &words)?, LIMIT)?.success()?;
+        // Nobody offers it there.
+        let shm = [&words[..], &["--wire", "shm"]].concat();
+        let words = ["no shared memory", "nobody on this host offers it"];
+        run(&mut lariat(&target, "read", &shm)?, LIMIT)?.failure(NO_SHARED_MEMORY, &words)?;
+        target.stop().map(drop)
+    })
+}
+
+/// Hosts on both wires at the same target, reactors and all.
+#[test]
+fn both_wires_at_one_target() -> Result<()> {
+    bounded(LIMIT, || {
+        let scratch = Scratch::new()?;
+        let mut config = TargetConfig::new().set("reactors", 2);
+        let file = scratch.disk("disk 1", DISK_BYTES)?;
+        config = config.disk(Backend::File(file.clone()), 512);
+        for disk in ["disk 2", "disk 3"] {
+            config = config.disk(Backend::File(scratch.disk(disk, DISK_BYTES)?), 512);
+        }
+        let target = Target::start(&scratch, &config)?;
+        for (host, wire) in [(1, WireChoice::Shm), (2, WireChoice::Udp), (3, WireChoice::Auto)] {
+            let mut options = host_options(&target, host)?;
+            options.wire = wire;
+            let controller = lariat::Controller::connect(options)?;
+            let disk = controller.namespace(Nsid(u32::from(host)))?;
+            sizes_and_offsets(&disk, None, u64::from(host))?;
+            let mut queues = vec![controller.io_queue()?, controller.io_queue()?];
+            for queue in &mut queues {
+                keep_busy(queue, disk.geometry(), 0, 16, 16)?;
+                let counters = queue.counters();
+                let shm = if wire == WireChoice::Udp { 0 } else { counters.packets_sent };
+                ensure!(counters.shm_packets_sent == shm, "{wire:?}: {counters:?}");
+            }
+        }
+        for wire in ["shm", "udp", "auto"] {
+            let copy = scratch.join(wire);
+            let path = copy.display().to_string();
+            let words = ["--nsid", "1", "--length", "16M", "--wire", wire, "--output", &path];
+            run(&mut lariat(&target, "read", &words)?, LIMIT)?.success()?;
+            ensure!(std::fs::read(copy)? == std::fs::read(&file)?, "the copy by {wire} differs");
+        }
+        target.stop().map(drop)
+    })
+}
+
+/// Another user's process gets UDP, and is told why.
+#[test]
+fn another_user_is_served_by_udp() -> Result<()> {
+    bounded(LIMIT, || {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("SKIPPED another_user_is_served_by_udp: only root can be another user");
+            return Ok(());
+        }
+        let scratch = Scratch::new()?;
+        let config = TargetConfig::new().disk(Backend::Memory(DISK_BYTES), 512);
+        let target = Target::start(&scratch, &config)?;
+        let mut words = vec!["--length", "1M", "--output", "/dev/null"];
+        let command = lariat(&target, "read", &words)?;
+        // Where any user finds it.
+        let folder = tempfile::tempdir()?;
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(folder.path(), open)?;
+        let program = folder.path().join("lariat");
+        std::fs::copy(command.get_program(), &program)?;
+        let stranger = |command: Command| {
+            let mut other = Command::new(&program);
+            other.args(command.get_args()).uid(65_534).stdin(Stdio::null());
+            other.env_remove("LARIAT_LOG").env("HOME", "/");
+            other
+        };
+        run(&mut stranger(command), LIMIT)?.success()?;
+        words.extend(["--wire", "shm"]);
+        let told = ["no shared memory", "another user"];
+        let command = lariat(&target, "read", &words)?;
+        run(&mut stranger(command), LIMIT)?.failure(NO_SHARED_MEMORY, &told)?;
         target.stop().map(drop)
     })
 }

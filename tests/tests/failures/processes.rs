@@ -1,5 +1,6 @@
 //! Processes that die or stand still.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,13 +14,25 @@ use nix::sys::signal::Signal;
 
 use crate::LIMIT;
 
+/// By UDP nobody tells: the keep alive does.
 #[test]
 fn a_killed_host_frees_its_place_and_disturbs_nobody() -> Result<()> {
-    bounded(LIMIT, || {
+    killed_host(true)
+}
+
+/// Through shared memory the end of a process is seen.
+#[test]
+fn a_killed_host_on_this_host_frees_its_place_at_once() -> Result<()> {
+    killed_host(false)
+}
+
+fn killed_host(udp: bool) -> Result<()> {
+    bounded(LIMIT, move || {
         let scratch = Scratch::new()?;
         let file = scratch.disk("disk", 64 << 20)?;
         // Room for two hosts.
-        let config = TargetConfig::new().disk(Backend::File(file), 4096).set("max_hosts", 2);
+        let mut config = TargetConfig::new().disk(Backend::File(file), 4096).set("max_hosts", 2);
+        config.udp = udp;
         let target = Target::start(&scratch, &config)?;
 
         let survivor = connect(&target, 1)?;
@@ -27,15 +40,18 @@ fn a_killed_host_frees_its_place_and_disturbs_nobody() -> Result<()> {
         let mut queue = survivor.io_queue()?;
         // Writes on the second half of the disk, and dies of it.
         let words = ["--rw", "write", "--bs", "1M", "--iodepth", "16", "--offset", "32M"];
-        let rest = ["--runtime", "60", "-k", "1", "--quiet"];
+        // Through shared memory it is told before any keep alive could be.
+        let kato = if udp { "1" } else { "60" };
+        let rest = ["--runtime", "60", "-k", kato, "--quiet"];
         let mut victim =
             Running::spawn(&mut lariat(&target, "bench", &[&words[..], &rest].concat())?)?;
         target.wait_for_log("queue connected qid=1", 2, LIMIT)?;
         thread::sleep(Duration::from_millis(300));
 
+        let put_away = AtomicBool::new(false);
         thread::scope(|scope| {
             let busy = scope.spawn(|| {
-                while !target.log_text().contains("controller ends") {
+                while !put_away.load(Ordering::Relaxed) {
                     keep_busy(&mut queue, geometry, 0, 16, 16)?;
                 }
                 // And after the dead host was put away.
@@ -46,13 +62,17 @@ fn a_killed_host_frees_its_place_and_disturbs_nobody() -> Result<()> {
             victim.wait(Duration::from_secs(5))?;
 
             // No place yet, and then, in time, there is one.
-            let refused = Controller::connect(host_options(&target, 3)?);
-            let words = refused.map(drop).expect_err("the dead host's place is taken").to_string();
-            ensure!(words.contains("no free controller"), "{words}");
+            if udp {
+                let refused = Controller::connect(host_options(&target, 3)?);
+                let error = refused.map(drop).expect_err("the dead host's place is taken");
+                ensure!(error.to_string().contains("no free controller"), "{error}");
+            }
             let late = until("a place for a new host", Duration::from_secs(15), || {
                 Ok(Controller::connect(host_options(&target, 3)?).ok())
             })?;
-            ensure!(killed.elapsed() < Duration::from_secs(10), "{:?}", killed.elapsed());
+            let limit = Duration::from_secs(if udp { 10 } else { 5 });
+            ensure!(killed.elapsed() < limit, "{:?}", killed.elapsed());
+            put_away.store(true, Ordering::Relaxed);
             let mut block = [0; 4096];
             late.only_namespace()?.read_at(&mut block, 0)?;
             busy.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?
