@@ -219,7 +219,8 @@ fn configuration(
              block_size = 4096\n"
         ));
     }
-    text.push_str("\n[target]\nlog = \"warn\"\n");
+    // The figures are those of UDP, as between two hosts.
+    text.push_str("\n[target]\nwire = \"udp\"\nlog = \"warn\"\n");
     if let Some(idle_poll_us) = idle_poll_us {
         text.push_str(&format!("idle_poll_us = {idle_poll_us}\n"));
     }
