@@ -110,7 +110,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         results.lab = Some(Box::new(Results::read(file)?));
     }
     println!("\n{}", page::tables(&results));
-    if !options.no_write {
+    let interrupted = process::interrupted();
+    if !options.no_write && (!interrupted || options.output.is_some()) {
         let folder = options.output.clone().unwrap_or_else(run::output_folder);
         std::fs::create_dir_all(&folder)?;
         results.write(&folder.join("results.json"))?;
@@ -120,6 +121,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         if options.output.is_none() {
             page::write(&results)?;
         }
+    }
+    if interrupted {
+        bail!("interrupted; the figures are those up to then");
     }
     let failed: Vec<&str> = results
         .runs

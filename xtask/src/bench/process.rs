@@ -20,6 +20,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// The programs need so long before they put load on anything, at most.
 const CLIENT_START: Duration = Duration::from_millis(350);
+/// The second look at processor times comes so long before the end.
+const LAST_LOOK: Duration = Duration::from_millis(50);
 /// What clients run before they measure.
 pub(crate) const RAMP: Duration = Duration::from_millis(200);
 /// For starting, ending and reporting, on top of the time measured.
@@ -347,7 +349,8 @@ pub(crate) fn run_client(
     let mut guard = Guard(child);
     let client = guard.0.id();
     let time = Duration::from_secs(u64::from(seconds));
-    let (first, second) = (start + CLIENT_START + RAMP, start + RAMP + time);
+    // iscsi-perf has no ramp, so the second look is taken before the shortest client ends.
+    let (first, second) = (start + CLIENT_START + RAMP, start + time - LAST_LOOK);
     let limit = start + CLIENT_START + RAMP + time + CLIENT_SLACK;
     let mut looks = Vec::new();
     let status = loop {

@@ -54,9 +54,9 @@ impl Peer for Lariat {
             let name = "Lariat memory, both ends sleeping".into();
             systems.push(system("lariat-sleep-memory".into(), name, "memory of the target"));
         } else {
-            for (client, words) in [("lariat", "lariat bench"), ("lariat-fio", "fio engine")] {
+            for (client, words) in [("lariat", ""), ("lariat-fio", ", fio engine")] {
                 systems.extend(BACKENDS.map(|(backend, storage)| {
-                    let name = format!("Lariat {backend}, {words}");
+                    let name = format!("Lariat {backend}{words}");
                     system(format!("{client}-{backend}"), name, storage)
                 }));
             }

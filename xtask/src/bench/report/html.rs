@@ -38,8 +38,8 @@ pub(crate) fn html(results: &Results) -> Result<String> {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <title>Lariat: benchmark</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
          <h1>Lariat beside its peers</h1>\n\
-         <p>{} on {} cores ({}), {:.0} GiB of memory, Linux {}. One run, {} interleaved \
-         repetitions of {} s each; figures are medians, in parentheses the least and the most. \
+         <p>{} on {} cores ({}), {:.0} GiB of memory, Linux {}. One run; interleaved \
+         repetitions: {}, of {} s each; figures are medians, in parentheses the least and the most. \
          Placing: {}. Load average {:.1} before and {:.1} after.</p>\n",
         escape(&results.date),
         machine.cores,
@@ -190,7 +190,7 @@ fn curves_section(page: &mut String, results: &Results) -> Result<()> {
     let connections = Axis {
         title: "connections, depth 32 on each",
         format: |value| count(*value),
-        scale: Scale::Logarithmic,
+        scale: Scale::Fours,
     };
     let iops = Axis { scale: Scale::Linear, ..iops };
     let of = |system: &System| -> Vec<(f64, f64)> {
@@ -381,6 +381,7 @@ all the time and are idle while others are measured; those of bare UDP spin and 
 <li>Files are written from end to end first. Lariat and local fio use the same file with direct I/O; \
 tgt and nbdkit go through the page cache, as they do by default; after each write load the file is \
 synchronised before anything else is measured.</li>\n\
+<li>Lariat is driven by <code>lariat bench</code> where no other client is named.</li>\n\
 <li>fio has its defaults (one request per submission) with every engine. Depth is per connection. \
 Latency is from submission to completion.</li>\n\
 <li>CPU time is user and system time of the processes (/proc), taken in the midst of each \

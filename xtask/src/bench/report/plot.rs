@@ -52,6 +52,8 @@ pub(super) struct Axis {
 pub(super) enum Scale {
     /// Powers of ten have equal distances.
     Logarithmic,
+    /// As that, for 1, 4, 16, 64.
+    Fours,
     /// Of percentages: 90, 99, 99.9 have equal distances.
     Nines,
     /// From zero.
@@ -62,7 +64,7 @@ impl Scale {
     /// Where a value lies.
     fn place(self, value: f64) -> f64 {
         match self {
-            Self::Logarithmic => value.max(1e-9).log10(),
+            Self::Logarithmic | Self::Fours => value.max(1e-9).log10(),
             Self::Nines => -(1.0 - value.min(99.9999) / 100.0).log10(),
             Self::Linear => value,
         }
@@ -71,7 +73,7 @@ impl Scale {
     /// The value at a place.
     fn value(self, place: f64) -> f64 {
         match self {
-            Self::Logarithmic => 10_f64.powf(place),
+            Self::Logarithmic | Self::Fours => 10_f64.powf(place),
             Self::Nines => 100.0 * (1.0 - 10_f64.powf(-place)),
             Self::Linear => place,
         }
@@ -85,6 +87,7 @@ impl Scale {
             Self::Logarithmic => {
                 ((least * 4.0 - 0.3).floor() / 4.0, (most * 4.0 + 0.3).ceil() / 4.0)
             }
+            Self::Fours => (least - 0.1, most + 0.1),
             Self::Nines => (0.0, 4.05),
             Self::Linear => (0.0, most * 1.1),
         }
@@ -97,6 +100,7 @@ impl Scale {
                 .flat_map(|power| [1.0, 2.0, 5.0].map(|digit| 10_f64.powi(power) * digit))
                 .map(f64::log10)
                 .collect(),
+            Self::Fours => (0..=5).map(|power| 4_f64.powi(power).log10()).collect(),
             Self::Nines => [0.0, 50.0, 90.0, 99.0, 99.9, 99.99].map(|at| self.place(at)).into(),
             Self::Linear => {
                 let step = step(to);
