@@ -23,6 +23,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 
 use results::Results;
+use workload::Workload;
 
 /// What can be chosen.
 #[derive(clap::Args)]
@@ -33,6 +34,9 @@ pub(crate) struct Options {
     /// Whom to measure: local, limits, lariat, lariat-sleep, lariat-net, tgt, nbdkit, spdk.
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     peers: Vec<String>,
+    /// Which workloads, by id (they are in results.json), such as randread-4k-qd1.
+    #[arg(long, value_delimiter = ',', value_name = "IDS", conflicts_with = "quick")]
+    workloads: Vec<String>,
     /// Seconds per measurement [default: 2].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: Option<u32>,
@@ -79,6 +83,21 @@ impl Options {
         }
     }
 
+    /// Those that were named, or all, or those of a quick run.
+    fn workloads(&self) -> Result<Vec<Workload>> {
+        let mut list = workload::list(self.quick);
+        let unknown =
+            self.workloads.iter().find(|id| list.iter().all(|workload| workload.id != **id));
+        if let Some(id) = unknown {
+            let ids: Vec<&str> = list.iter().map(|workload| workload.id.as_str()).collect();
+            bail!("there is no workload {id:?}; there are {}", ids.join(", "));
+        }
+        if !self.workloads.is_empty() {
+            list.retain(|workload| self.workloads.contains(&workload.id));
+        }
+        Ok(list)
+    }
+
     /// How to do it again.
     fn command(&self) -> String {
         let mut command = String::from("cargo xtask bench");
@@ -87,6 +106,9 @@ impl Options {
         }
         if !self.peers.is_empty() {
             command.push_str(&format!(" --peers {}", self.peers.join(",")));
+        }
+        if !self.workloads.is_empty() {
+            command.push_str(&format!(" --workloads {}", self.workloads.join(",")));
         }
         command.push_str(&format!(" --seconds {} --repeat {}", self.seconds(), self.repeat()));
         if self.free {
@@ -102,6 +124,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             bail!("there is no peer {name:?}; there are {}", peers::NAMES.join(", "));
         }
     }
+    options.workloads()?;
     let mut results = match &options.report_only {
         Some(file) => Results::read(file)?,
         None => run::run(options)?,
@@ -135,4 +158,49 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         bail!("{} measurements failed, the first of {}", failed.len(), failed[0]);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn parse(words: &[&str]) -> Options {
+        Line::try_parse_from([&["bench"], words].concat()).unwrap().options
+    }
+
+    #[test]
+    fn the_command_in_the_report_does_the_same_again() {
+        let words = ["--peers", "local,lariat", "--workloads", "randread-4k-qd1", "--free"];
+        let options = parse(&words);
+        let command = options.command();
+        let again: Vec<&str> = command.split(' ').skip(3).collect();
+        let again = parse(&again);
+        assert_eq!(again.peers(), ["local", "lariat"]);
+        assert_eq!((again.seconds(), again.repeat(), again.free), (2, 3, true));
+        assert_eq!(again.workloads().unwrap(), options.workloads().unwrap());
+        assert_eq!(again.workloads().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn unknown_names_are_told_those_that_exist() {
+        let error = parse(&["--workloads", "randread"]).workloads().unwrap_err().to_string();
+        assert!(error.contains("\"randread\"; there are randread-4k-qd1,"), "{error}");
+        let error = run(&parse(&["--peers", "nvmet"])).unwrap_err().to_string();
+        assert!(error.contains("\"nvmet\"; there are local,"), "{error}");
+    }
+
+    #[test]
+    fn a_quick_run_is_short_unless_told_otherwise() {
+        let quick = parse(&["--quick"]);
+        assert_eq!((quick.seconds(), quick.repeat()), (1, 1));
+        assert_eq!(parse(&["--quick", "--repeat", "5"]).repeat(), 5);
+    }
 }

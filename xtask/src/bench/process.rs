@@ -160,6 +160,13 @@ pub(crate) fn sleep(time: Duration) -> Result<()> {
     }
 }
 
+/// Runs a program that prepares something, for a minute at most.
+pub(crate) fn prepare(program: &str, arguments: &[&str]) -> Result<()> {
+    let words = [&["60", program], arguments].concat();
+    shell::capture(&mut shell::command("timeout", &words))?;
+    Ok(())
+}
+
 /// A lock file, held while one measurement runs on a machine that others use too.
 pub(crate) struct Lock(Child);
 

@@ -11,7 +11,7 @@ use super::peer::{Ground, Peer};
 use super::process::{self, Lock, Placing};
 use super::results::{FORMAT, Idle, Results, Run, Settings, Skipped, System};
 use super::workload::{READ_32, Workload};
-use super::{machine, peers, workload};
+use super::{machine, peers};
 use crate::cluster::Binaries;
 use crate::{demo, measure, setup, shell};
 
@@ -70,7 +70,7 @@ pub(crate) fn run(options: &Options) -> Result<Results> {
             disk_mib: DISK_MIB,
             memory_mib: MEMORY_MIB,
         },
-        workloads: workload::list(options.quick),
+        workloads: options.workloads()?,
         systems: Vec::new(),
         runs: Vec::new(),
         idle: Vec::new(),
@@ -114,8 +114,7 @@ fn fill(file: &Path, direct: bool) -> Result<()> {
     }
     let filename = format!("--filename={}", file.display());
     let words = ["--name=fill", &filename, "--ioengine=psync", "--rw=write", "--bs=1m"];
-    shell::capture(&mut shell::command("fio", &words))?;
-    Ok(())
+    process::prepare("fio", &words)
 }
 
 fn start(names: &[String], ground: &Ground, results: &mut Results) -> Result<Vec<Started>> {

@@ -4,12 +4,11 @@
 use anyhow::{Context, Result};
 
 use crate::bench::peer::{Ground, Measured, Peer};
-use crate::bench::process::{Line, Server, run_client};
+use crate::bench::process::{Line, Server, prepare, run_client};
 use crate::bench::results::System;
 use crate::bench::tools::{fio_arguments, lariat_arguments, parse_fio, parse_lariat};
 use crate::bench::workload::{Pattern, Workload};
 use crate::cluster::NQN;
-use crate::shell;
 
 /// A daemon on an address of its own.
 #[derive(Default)]
@@ -192,8 +191,7 @@ impl Daemon {
         arguments.extend(self.engine(ground, address, "2"));
         arguments.extend(["--rw=write", "--bs=1m", "--iodepth=8"].map(str::to_owned));
         let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        shell::capture(&mut shell::command("fio", &words))?;
-        Ok(())
+        prepare("fio", &words)
     }
 }
 

@@ -4,11 +4,10 @@ use anyhow::{Context, Result};
 
 use super::{answers, free_port};
 use crate::bench::peer::{Ground, Measured, Peer};
-use crate::bench::process::{Line, Server, run_client};
+use crate::bench::process::{Line, Server, prepare, run_client};
 use crate::bench::results::System;
 use crate::bench::tools::{fio_arguments, parse_fio};
 use crate::bench::workload::Workload;
-use crate::shell;
 
 /// A server for each plugin: system, server, port.
 #[derive(Default)]
@@ -49,7 +48,7 @@ impl Peer for Nbdkit {
             if plugin == "memory" {
                 let [engine, uri] = engine(port);
                 let fill = ["--name=fill", &engine, &uri, "--rw=write", "--bs=1m", "--iodepth=8"];
-                shell::capture(&mut shell::command("fio", &fill))?;
+                prepare("fio", &fill)?;
             }
         }
         Ok(systems)

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use super::{answers, free_port};
 use crate::bench::peer::{Ground, Measured, Peer};
-use crate::bench::process::{Line, Server, run_client};
+use crate::bench::process::{Line, Server, prepare, run_client};
 use crate::bench::results::System;
 use crate::bench::tools::{iscsi_arguments, parse_iscsi};
 use crate::bench::workload::Workload;
@@ -113,7 +113,6 @@ impl Running {
         let mut arguments =
             vec!["-C", &self.control, "--lld", "iscsi", "--mode", mode, "--tid", "1"];
         arguments.extend_from_slice(rest);
-        shell::capture(&mut shell::command(&program.display().to_string(), &arguments))?;
-        Ok(())
+        prepare(&program.display().to_string(), &arguments)
     }
 }

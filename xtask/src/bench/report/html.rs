@@ -403,12 +403,20 @@ fn method_section(page: &mut String, results: &Results) -> Result<()> {
         writeln!(page, "<li>{name}: {version}</li>")?;
     }
     page.push_str("</ul>\n");
-    let nobody: Vec<_> =
-        results.skipped.iter().filter(|skipped| skipped.workload.is_none()).collect();
-    if !nobody.is_empty() {
+    let mut missing: Vec<(&str, &str)> = results
+        .skipped
+        .iter()
+        .filter(|skipped| skipped.workload.is_none())
+        .map(|skipped| (skipped.system.as_str(), skipped.reason.as_str()))
+        .collect();
+    missing.extend(results.runs.iter().filter_map(|run| {
+        let error = run.error.as_deref()?.lines().next()?;
+        Some((run.system.as_str(), error))
+    }));
+    if !missing.is_empty() {
         page.push_str("<h3>Not measured</h3>\n<ul>\n");
-        for skipped in nobody {
-            writeln!(page, "<li>{}: {}</li>", escape(&skipped.system), escape(&skipped.reason))?;
+        for (system, reason) in missing {
+            writeln!(page, "<li>{}: {}</li>", escape(system), escape(reason))?;
         }
         page.push_str("</ul>\n");
     }

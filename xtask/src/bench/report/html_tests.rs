@@ -87,6 +87,20 @@ fn the_page_needs_nothing_from_elsewhere_and_hides_nothing() {
 }
 
 #[test]
+fn what_failed_is_told() {
+    let mut results = sample();
+    for run in &mut results.runs {
+        if run.system == "tgt-memory" {
+            run.sample = None;
+            run.error = Some("iscsi-perf <fell> over\nat length".into());
+        }
+    }
+    let page = html(&results).unwrap();
+    assert!(page.contains("<td colspan=\"10\" class=\"why\">failed</td>"));
+    assert_eq!(page.matches("<li>tgt-memory: iscsi-perf &lt;fell&gt; over</li>").count(), 3);
+}
+
+#[test]
 fn the_labs_results_stand_beside() {
     let mut results = sample();
     let mut lab = fixture::results(&[("kernel-nvmet", READ_1, &[1_700.0])]);
