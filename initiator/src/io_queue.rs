@@ -25,6 +25,12 @@ use crate::error::{ConnectError, IoError, RejectedIo};
 /// The longest sleep of a waiting owner: how late he may notice that the controller is gone.
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 
+/// A target that takes longer is not worth to stay awake for, unless the user says so.
+const LONGEST_SPIN: Duration = Duration::from_micros(500);
+
+/// A waiting owner leaves his core to others only after so long: it costs a system call a turn.
+const YIELD_AFTER: Duration = Duration::from_micros(10);
+
 /// A request that ended.
 #[derive(Debug)]
 pub struct IoCompletion {
@@ -62,6 +68,7 @@ impl RawData {
 struct Ticket {
     user_data: u64,
     buffer: Option<Buffer>,
+    is_read: bool,
 }
 
 /// An I/O queue. See the module. Dropping it disconnects politely, within the configured time.
@@ -73,6 +80,10 @@ pub struct IoQueue {
     tickets: Vec<Ticket>,
     free: Vec<u32>,
     depth: u32,
+    /// Outstanding requests that are no reads.
+    others: u32,
+    /// How long waits for reads are polled through, as learned from those before.
+    spin: Duration,
 }
 
 impl std::fmt::Debug for IoQueue {
@@ -135,7 +146,9 @@ impl IoQueue {
         let tickets = std::iter::repeat_with(Ticket::default).take(count).collect();
         let free = (0..depth).rev().collect();
         let shared = Arc::clone(shared);
-        Ok(Self { shared, cell, qid, regions: Vec::new(), tickets, free, depth })
+        let regions = Vec::new();
+        let (others, spin) = (0, Duration::ZERO);
+        Ok(Self { shared, cell, qid, regions, tickets, free, depth, others, spin })
     }
 
     /// The queue's identifier.
@@ -298,7 +311,7 @@ impl IoQueue {
             (RawData::ToController(_), Some(reference)) => Transfer::ToController(reference),
             _ => Transfer::None,
         };
-        self.enqueue(user_data, data.into_buffer(), |now, lane, ticket| {
+        self.enqueue(user_data, data.into_buffer(), false, |now, lane, ticket| {
             lane.block.submit_raw(now, lane.member.fabric.as_ref(), command, transfer, ticket)
         })
     }
@@ -320,7 +333,8 @@ impl IoQueue {
             Ok(request) => request,
             Err(error) => return Err(RejectedIo { error, buffer }),
         };
-        self.enqueue(user_data, buffer, |now, lane, ticket| {
+        let is_read = operation == Operation::Read;
+        self.enqueue(user_data, buffer, is_read, |now, lane, ticket| {
             lane.block.submit(now, lane.member.fabric.as_ref(), &request, ticket)
         })
     }
@@ -341,6 +355,7 @@ impl IoQueue {
         &mut self,
         user_data: u64,
         buffer: Option<Buffer>,
+        is_read: bool,
         send: impl FnOnce(Timestamp, &mut Lane, u64) -> Result<(), SubmitError>,
     ) -> Result<(), RejectedIo> {
         let Some(ticket) = self.free.pop() else {
@@ -356,7 +371,8 @@ impl IoQueue {
             return Err(RejectedIo { error: error.into(), buffer });
         }
         if let Some(slot) = usize::try_from(ticket).ok().and_then(|at| self.tickets.get_mut(at)) {
-            *slot = Ticket { user_data, buffer };
+            *slot = Ticket { user_data, buffer, is_read };
+            self.others += u32::from(!is_read);
         }
         Ok(())
     }
@@ -391,8 +407,11 @@ impl IoQueue {
         while let Some(ended) = lane.block.poll_done() {
             let Ok(ticket) = u32::try_from(ended.user_data) else { continue };
             let slot = usize::try_from(ticket).ok().and_then(|at| self.tickets.get_mut(at));
-            let Some(Ticket { user_data, buffer }) = slot.map(std::mem::take) else { continue };
+            let Some(Ticket { user_data, buffer, is_read }) = slot.map(std::mem::take) else {
+                continue;
+            };
             self.free.push(ticket);
+            self.others = self.others.saturating_sub(u32::from(!is_read));
             let result = ended.result.map_err(IoError::from);
             done.push(IoCompletion { user_data, result, buffer, stages: ended.stages });
             count += 1;
@@ -407,12 +426,18 @@ impl IoQueue {
         let mut lane = lock(&cell.lane);
         let start = clock::now();
         let end = start + timeout;
-        let spin_end = start + self.shared.options.spin;
+        let reads_alone = self.others == 0;
+        let learned = if reads_alone { self.spin } else { Duration::ZERO };
+        let spin_end = start + learned.max(self.shared.options.spin);
+        let yield_after = start + YIELD_AFTER;
         let mut now = start;
         cell.touch(now, &self.shared);
         loop {
             let count = self.look(now, &mut lane, done);
             if count > 0 || self.outstanding() == 0 || now >= end {
+                if count > 0 && reads_alone {
+                    self.learn(now.since(start));
+                }
                 cell.touch(now, &self.shared);
                 return count;
             }
@@ -420,11 +445,23 @@ impl IoQueue {
                 let until = end.min(now + LONGEST_SLEEP);
                 cell.back_at(until);
                 sleep_lane(&mut lane, cell.fds(), now, until);
+            } else if reads_alone && now > yield_after {
+                // The target may need this very core.
+                std::thread::yield_now();
             } else {
                 std::hint::spin_loop();
             }
             now = clock::now();
         }
+    }
+
+    /// Reads that are usually answered soon are polled for: to sleep would cost a wake-up each time.
+    fn learn(&mut self, waited: Duration) {
+        self.spin = if self.shared.options.spin.is_zero() || waited > LONGEST_SPIN {
+            Duration::ZERO
+        } else {
+            (waited * 2).max(self.spin - self.spin / 8).min(LONGEST_SPIN)
+        };
     }
 }
 

@@ -51,7 +51,8 @@ pub struct ConnectOptions {
     pub max_transfer_bytes: u32,
     /// Most bytes of data in the capsule of a write; the controller may allow fewer. 0 for none.
     pub in_capsule_bytes: u32,
-    /// How long waiting calls look before they sleep.
+    /// How long waiting calls look before they sleep: at least this, and up to 0.5 ms where reads
+    /// are usually answered within that. Zero: they sleep at once.
     pub spin: Duration,
 }
 

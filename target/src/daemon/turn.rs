@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use lariat_fabric::{Armed, Fabric, Timestamp};
 
-use crate::storage::UringStorage;
+use crate::storage::{AtWork, UringStorage};
 use crate::transport::Reactor;
 
 /// The monotonic clock that all reactors share: the registry compares their times.
@@ -28,6 +28,50 @@ impl Clock {
     }
 }
 
+/// A disk that takes longer is not worth to stay awake for.
+const LONGEST_WATCH: Duration = Duration::from_micros(500);
+
+/// An idle loop leaves its core to others only after so long: it costs a system call a turn.
+const YIELD_AFTER: Duration = Duration::from_micros(10);
+
+/// How long to poll on after the last work.
+///
+/// To sleep for less than the disks take means to pay for the wake-up at every request, while their
+/// answer is known to come soon: as long as they read, polling goes on for twice the time that such
+/// waits took lately. Waits that are too long for that are slept through.
+///
+/// Not so for writes: a worker thread of the kernel ends them, maybe on this very core, and gets it
+/// when the reactor sleeps.
+struct Patience {
+    idle_poll: Duration,
+    watch: Duration,
+}
+
+impl Patience {
+    fn new(idle_poll: Duration) -> Self {
+        Self { idle_poll, watch: Duration::ZERO }
+    }
+
+    /// How long to poll on.
+    fn limit(&self, work: AtWork) -> Duration {
+        match work {
+            AtWork::Reading => self.watch.max(self.idle_poll),
+            AtWork::Changing | AtWork::Nothing => self.idle_poll,
+        }
+    }
+
+    /// A wait for the disks (or what came before them) has ended after that time.
+    fn learn(&mut self, work: AtWork, waited: Duration) {
+        if work == AtWork::Reading {
+            self.watch = if self.idle_poll.is_zero() || waited > LONGEST_WATCH {
+                Duration::ZERO
+            } else {
+                (waited * 2).max(self.watch - self.watch / 8).min(LONGEST_WATCH)
+            };
+        }
+    }
+}
+
 /// What the loop drives.
 pub(super) trait Turn {
     fn poll(&mut self, now: Timestamp) -> bool;
@@ -35,6 +79,8 @@ pub(super) trait Turn {
     /// A poll after `arm`. Says whether anything happened at all: what it said may not hold then.
     fn last_look(&mut self, now: Timestamp) -> bool;
     fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()>;
+    /// What disks have to do.
+    fn at_work(&self) -> AtWork;
     fn shutdown(&mut self, now: Timestamp);
     fn is_drained(&self) -> bool;
 }
@@ -78,6 +124,10 @@ impl<F: Fabric> Turn for Sleeper<F> {
         self.reactor.storage_mut().sleep(&self.wait_fds, timeout).map(drop)
     }
 
+    fn at_work(&self) -> AtWork {
+        self.reactor.storage().at_work()
+    }
+
     fn shutdown(&mut self, now: Timestamp) {
         self.reactor.shutdown(now);
     }
@@ -96,6 +146,9 @@ pub(super) fn drive(
 ) -> io::Result<()> {
     let mut stopping = false;
     let mut last_work = clock.now();
+    let mut patience = Patience::new(idle_poll);
+    // What disks had to do since the last work.
+    let mut work = AtWork::Nothing;
     loop {
         let now = clock.now();
         if !stopping && stop.load(Ordering::Acquire) {
@@ -103,21 +156,27 @@ pub(super) fn drive(
             turn.shutdown(now);
         }
         if turn.poll(now) {
+            patience.learn(core::mem::replace(&mut work, AtWork::Nothing), now.since(last_work));
             last_work = now;
             continue;
         }
         if stopping && turn.is_drained() {
             return Ok(());
         }
-        if now.since(last_work) < idle_poll {
-            // Whoever is about to give us work may need this very core.
-            std::thread::yield_now();
+        work = turn.at_work();
+        let idle = now.since(last_work);
+        if idle < patience.limit(work) {
+            if idle > YIELD_AFTER || work == AtWork::Changing {
+                // Whoever is about to give us work may need this very core.
+                std::thread::yield_now();
+            }
             continue;
         }
         let Armed::Until(deadline) = turn.arm(now) else { continue };
         // What came before the fabric was armed wakes nobody: the last look.
         if turn.last_look(now) {
             last_work = now;
+            work = AtWork::Nothing;
             continue;
         }
         let timeout = (deadline != Timestamp::NEVER).then(|| deadline.since(clock.now()));
@@ -171,6 +230,10 @@ mod tests {
             Ok(())
         }
 
+        fn at_work(&self) -> AtWork {
+            AtWork::Nothing
+        }
+
         fn shutdown(&mut self, _: Timestamp) {
             assert!(!self.shut_down);
             self.shut_down = true;
@@ -186,6 +249,42 @@ mod tests {
         let storage = UringStorage::new(set, waker.clone(), Default::default()).unwrap();
         let stop_at_sleep = None;
         Script { storage, work: 100, polls: 0, sleeps: 0, shut_down: false, stop_at_sleep, until }
+    }
+
+    const fn us(micros: u64) -> Duration {
+        Duration::from_micros(micros)
+    }
+
+    #[test]
+    fn reading_disks_are_watched_as_long_as_they_usually_take() {
+        let mut patience = Patience::new(us(50));
+        let limits = |patience: &Patience| {
+            [AtWork::Nothing, AtWork::Changing, AtWork::Reading].map(|work| patience.limit(work))
+        };
+        assert_eq!(limits(&patience), [us(50); 3]);
+        patience.learn(AtWork::Reading, us(90));
+        assert_eq!(limits(&patience), [us(50), us(50), us(180)]);
+        // A short one does not undo that at once.
+        patience.learn(AtWork::Reading, us(5));
+        assert!((us(150)..us(180)).contains(&patience.limit(AtWork::Reading)));
+        for _ in 0..50 {
+            patience.learn(AtWork::Reading, us(5));
+        }
+        assert_eq!(limits(&patience), [us(50); 3]);
+        patience.learn(AtWork::Reading, us(400));
+        assert_eq!(patience.limit(AtWork::Reading), us(500));
+        patience.learn(AtWork::Changing, us(8000));
+        assert_eq!(patience.limit(AtWork::Reading), us(500));
+        // A slow disk is slept through.
+        patience.learn(AtWork::Reading, us(8000));
+        assert_eq!(limits(&patience), [us(50); 3]);
+    }
+
+    #[test]
+    fn without_idle_polling_disks_are_not_watched() {
+        let mut patience = Patience::new(Duration::ZERO);
+        patience.learn(AtWork::Reading, us(90));
+        assert_eq!(patience.limit(AtWork::Reading), Duration::ZERO);
     }
 
     #[test]

@@ -31,7 +31,7 @@ use lariat_fabric::{Memory, Timestamp};
 pub use open::OpenError;
 pub use ring::RingCounters;
 pub use set::{BackendConfig, BackendKind, StorageSet};
-pub use uring::{UringConfig, UringStorage, Woken};
+pub use uring::{AtWork, UringConfig, UringStorage, Woken};
 pub use waker::EventWaker;
 
 /// A backend of this storage: index into what it was configured with.

@@ -561,3 +561,46 @@ fn sleep_ends_by_a_descriptor_however_busy_the_reactor_was() {
     assert_eq!(woken, Woken::Readable);
     other.join().unwrap();
 }
+
+#[test]
+fn a_batch_of_completions_is_handed_out_in_parts() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bench = Bench::new(&[file(&folder.path().join("disk"), BLOCKS * 4096, 4096)]);
+    for tag in 0..60 {
+        let op = BlockOp::Read { start: tag, buffer: piece(tag * 4096, 4096) };
+        bench.storage.submit(BlockRequest { backend: BackendId(0), op, tag }).unwrap();
+    }
+    assert_eq!(bench.storage.at_work(), AtWork::Reading);
+    // Starts them; by the end of the nap all of them are done, or most.
+    let (mut done, mut longest) = (Vec::new(), 0);
+    bench.storage.poll(Timestamp::ZERO, &mut done);
+    thread::sleep(Duration::from_millis(200));
+    let limit = Instant::now() + Duration::from_secs(20);
+    while bench.storage.in_flight() > 0 {
+        let before = done.len();
+        bench.storage.poll(Timestamp::ZERO, &mut done);
+        longest = longest.max(done.len() - before);
+        assert!(Instant::now() < limit, "they do not complete");
+    }
+    assert_eq!((done.len(), bench.storage.at_work()), (60, AtWork::Nothing));
+    assert!((1..=8).contains(&longest), "{longest} at once");
+}
+
+#[test]
+fn reads_are_told_from_what_changes_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bench = Bench::new(&[file(&folder.path().join("disk"), BLOCKS * 4096, 4096)]);
+    let buffer = piece(0, 4096);
+    for op in [BlockOp::Read { start: 0, buffer }, BlockOp::Write { start: 1, buffer, fua: false }]
+    {
+        bench.storage.submit(BlockRequest { backend: BackendId(0), op, tag: 1 }).unwrap();
+    }
+    assert_eq!(bench.storage.at_work(), AtWork::Changing);
+    let mut done = Vec::new();
+    let limit = Instant::now() + Duration::from_secs(20);
+    while done.len() < 2 {
+        bench.storage.poll(Timestamp::ZERO, &mut done);
+        assert!(Instant::now() < limit, "they do not complete");
+    }
+    assert_eq!(bench.storage.at_work(), AtWork::Nothing);
+}

@@ -23,6 +23,12 @@ use super::{BackendId, BlockCompletion, BlockOp, BlockRequest, Geometry, Storage
 /// Room in the ring for polls.
 const MAX_POLLS: u32 = 32;
 
+/// Completions taken in one poll while disks only read, at most. Disks tend to answer in batches (one
+/// interrupt for all that was asked), and whoever answers a whole batch before it looks for new
+/// requests lets the disk stand idle meanwhile. So: a part, which the hosts follow up with their next
+/// requests while the next part is on its way. (Writes are ended one by one, by a worker thread.)
+const READS_AT_ONCE: usize = 8;
+
 /// The waker's poll; others follow.
 const WAKER_POLL: u32 = 0;
 
@@ -54,6 +60,17 @@ pub enum Woken {
     Nothing,
 }
 
+/// What disks have to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtWork {
+    /// Nothing.
+    Nothing,
+    /// Reads alone.
+    Reading,
+    /// Writes, flushes and the like, and maybe reads.
+    Changing,
+}
+
 #[derive(Debug)]
 struct Poll {
     fd: RawFd,
@@ -72,6 +89,10 @@ pub struct UringStorage {
     lacks: Vec<Lacks>,
     waker: EventWaker,
     polls: Vec<Poll>,
+    /// Completions taken since the last poll ended.
+    taken: usize,
+    /// Slots of reads.
+    reading: usize,
 }
 
 impl UringStorage {
@@ -103,8 +124,27 @@ impl UringStorage {
             lacks: vec![Lacks::default(); set.len()],
             waker,
             polls: vec![Poll { fd: waker_fd, armed: false }],
+            taken: 0,
+            reading: 0,
             set,
         })
+    }
+
+    /// Completions to take in one poll, at most.
+    fn at_once(&self) -> usize {
+        if self.at_work() == AtWork::Reading { READS_AT_ONCE } else { usize::MAX }
+    }
+
+    /// What disks have to do.
+    #[must_use]
+    pub fn at_work(&self) -> AtWork {
+        if self.slots.is_empty() {
+            AtWork::Nothing
+        } else if self.slots.len() == self.reading {
+            AtWork::Reading
+        } else {
+            AtWork::Changing
+        }
     }
 
     /// Operations given to the kernel so far.
@@ -125,7 +165,7 @@ impl UringStorage {
     pub fn sleep(&mut self, fds: &[impl AsFd], timeout: Option<Duration>) -> io::Result<Woken> {
         // What fired while the reactor was busy has to be armed again, so that the kernel looks at
         // the descriptor again.
-        self.reap();
+        self.reap(usize::MAX);
         if !self.finished.is_empty() || !self.backlog.is_empty() {
             return Ok(Woken::Storage);
         }
@@ -153,7 +193,7 @@ impl UringStorage {
             }
         }
         self.ring.wait(timeout)?;
-        let (waker, readable) = self.reap();
+        let (waker, readable) = self.reap(self.at_once());
         if !self.finished.is_empty() || !self.backlog.is_empty() {
             return Ok(Woken::Storage);
         }
@@ -187,6 +227,7 @@ impl UringStorage {
             done_bytes: 0,
             retries: 0,
         };
+        self.reading += usize::from(is_read(&slot.request.op));
         let token = self.slots.insert(slot);
         self.complete(u32::try_from(token).unwrap(), result);
     }
@@ -202,12 +243,17 @@ impl UringStorage {
         Ok(())
     }
 
-    /// Takes the kernel's completions. Says whether the waker's poll and whether another fired.
-    fn reap(&mut self) -> (bool, bool) {
+    /// Takes the kernel's completions, at most so many. Says whether the waker's poll and whether
+    /// another fired.
+    fn reap(&mut self, limit: usize) -> (bool, bool) {
         let (mut waker, mut readable) = (false, false);
-        while let Some(event) = self.ring.next_event() {
+        for _ in 0..limit {
+            let Some(event) = self.ring.next_event() else { break };
             match event {
-                Event::Operation { token, result } => self.complete(token, result),
+                Event::Operation { token, result } => {
+                    self.taken += 1;
+                    self.complete(token, result);
+                }
                 Event::Poll { token } => {
                     if let Some(poll) = self.polls.get_mut(token as usize) {
                         poll.armed = false;
@@ -294,6 +340,7 @@ impl UringStorage {
 
     fn finish(&mut self, token: u32, result: Result<(), StorageError>) {
         let Some(slot) = self.slots.try_remove(token as usize) else { return };
+        self.reading -= usize::from(is_read(&slot.request.op));
         let result = self.never_forget(&slot, result);
         self.finished.push(BlockCompletion { tag: slot.request.tag, result });
     }
@@ -379,6 +426,7 @@ impl Storage for UringStorage {
                 match first_step(&request.op, &geometry, lacks) {
                     None => self.finish_now(tag, Ok(())),
                     Some(step) => {
+                        self.reading += usize::from(is_read(&request.op));
                         let key = self.slots.insert(Slot {
                             request,
                             file: *index,
@@ -404,13 +452,18 @@ impl Storage for UringStorage {
             }
         }
         self.enter();
-        self.reap();
+        self.reap(self.at_once().saturating_sub(self.taken));
+        self.taken = 0;
         done.append(&mut self.finished);
     }
 
     fn in_flight(&self) -> usize {
         self.slots.len() + self.finished.len()
     }
+}
+
+fn is_read(op: &BlockOp) -> bool {
+    matches!(op, BlockOp::Read { .. })
 }
 
 fn null(op: &BlockOp, memories: &[Arc<Memory>]) -> Result<(), StorageError> {
