@@ -201,6 +201,8 @@ mod tests {
         /// Sets the flag when this many sleeps are over.
         stop_at_sleep: Option<(u32, Arc<AtomicBool>)>,
         until: Timestamp,
+        /// Set when it goes to sleep for the first time.
+        tired: Arc<AtomicBool>,
     }
 
     impl Turn for Script {
@@ -221,6 +223,7 @@ mod tests {
 
         fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()> {
             self.sleeps += 1;
+            self.tired.store(true, Ordering::Release);
             self.storage.sleep(&[] as &[OwnedFd], timeout)?;
             if let Some((sleeps, stop)) = &self.stop_at_sleep
                 && self.sleeps >= *sleeps
@@ -247,8 +250,9 @@ mod tests {
     fn script(waker: &EventWaker, until: Timestamp) -> Script {
         let set = crate::storage::StorageSet::open(&[]).unwrap();
         let storage = UringStorage::new(set, waker.clone(), Default::default()).unwrap();
-        let stop_at_sleep = None;
-        Script { storage, work: 100, polls: 0, sleeps: 0, shut_down: false, stop_at_sleep, until }
+        let (stop_at_sleep, tired) = (None, Arc::default());
+        let (work, polls, sleeps, shut_down) = (100, 0, 0, false);
+        Script { storage, work, polls, sleeps, shut_down, stop_at_sleep, until, tired }
     }
 
     const fn us(micros: u64) -> Duration {
@@ -292,11 +296,18 @@ mod tests {
         let waker = EventWaker::new().unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let (their_waker, their_stop) = (waker.clone(), Arc::clone(&stop));
+        let tired = Arc::new(AtomicBool::new(false));
+        let their_tired = Arc::clone(&tired);
         let thread = thread::spawn(move || {
             let mut script = script(&their_waker, Timestamp::NEVER);
+            script.tired = their_tired;
             drive(&mut script, Clock::start(), Duration::ZERO, &their_stop).unwrap();
             (script.polls, script.sleeps, script.shut_down)
         });
+        let patience = Instant::now() + Duration::from_secs(20);
+        while !tired.load(Ordering::Acquire) && Instant::now() < patience {
+            thread::sleep(Duration::from_millis(1));
+        }
         thread::sleep(Duration::from_millis(50));
         stop.store(true, Ordering::Release);
         waker.wake();
