@@ -63,9 +63,12 @@ fn name(address: SocketAddr) -> nix::Result<UnixAddr> {
     UnixAddr::new_abstract(format!("lariat-shm/{address}").as_bytes())
 }
 
+/// What all users look like that our user namespace does not know.
+const UNKNOWN_USER: u32 = 65_534;
+
 /// Whether a process of this user may have a link with ours.
 pub(super) fn trusted(peer: u32, own: u32) -> bool {
-    peer == own || peer == 0
+    peer == 0 || peer == own && peer != UNKNOWN_USER
 }
 
 fn check_user(socket: &OwnedFd) -> Result<(), NoLink> {
