@@ -251,7 +251,8 @@ no_kernel_target() {
 kernel_connect() {
     local address=$1 nqn=$2
     shift 2
-    nvme connect -t rdma -a "$address" -s 4420 -n "$nqn" -q $HOST_NQN -I $HOST_ID "$@" || return
+    # A busy machine may stop a guest for some seconds.
+    nvme connect -t rdma -a "$address" -s 4420 -n "$nqn" -q $HOST_NQN -I $HOST_ID --keep-alive-tmo=30 "$@" || return
     until_true 20 device_ready "$nqn"
 }
 

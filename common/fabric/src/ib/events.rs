@@ -271,9 +271,17 @@ impl IbFabric {
     }
 
     /// It did not come to be.
-    fn fail(&mut self, now: Timestamp, slot: usize, errno: i32) {
+    pub(super) fn fail(&mut self, now: Timestamp, slot: usize, errno: i32) {
         let Some(conn) = self.conns.get_mut(slot) else { return };
         match conn.state {
+            // TCP's word for a port without a listener.
+            State::Connecting { .. } if errno == libc::ECONNREFUSED => {
+                conn.state = State::Dead;
+                let (reason, private_data) = (REJECT_NO_SERVICE, PrivateData::EMPTY);
+                let failure = ConnectFailure::Rejected { reason, private_data };
+                let conn = handle(slot, conn.generation);
+                self.outbox.push(CmEvent::ConnectFailed { conn, failure });
+            }
             State::Connecting { since, .. } if errno == libc::ETIMEDOUT => {
                 conn.state = State::Dead;
                 let failure = ConnectFailure::Timeout { waited: now.since(since) };

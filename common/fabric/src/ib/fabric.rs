@@ -284,7 +284,10 @@ impl IbFabric {
             Sizes { sends, receives, max_inline, max_inline_invalidate, cq: cq_place, promised };
         let slot_number = u16::try_from(slot).map_err(|_| stale())?;
         // SAFETY: the queue pair is destroyed by `drop_qp`, after this value, or with the identifier.
-        conn.qp = Some(unsafe { QueuePair::new(raw, sizes, conn.generation, slot_number) });
+        let qp = unsafe {
+            QueuePair::new(raw, sizes, device.abilities.iwarp, conn.generation, slot_number)
+        };
+        conn.qp = Some(qp);
         conn.domain = Some(config.domain);
         Ok(())
     }

@@ -21,6 +21,7 @@ mod memory;
 mod mr;
 mod news;
 mod qp;
+mod ring;
 mod verbs;
 
 pub use cover::{Cover, local as cover_local, remote as cover_remote};

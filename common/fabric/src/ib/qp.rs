@@ -3,10 +3,9 @@
 //!
 //! The device gets numbers of our own: which queue, which connection (with its generation, so that
 //! completions of a queue pair that is gone are told apart), and which request. What the user said
-//! stands in a ring; completions of a queue come in its order.
+//! stands in a `ring`.
 
 use core::ptr::{self, NonNull};
-use std::collections::VecDeque;
 use std::io;
 
 use lariat_roce::verbs::{PostErrorKind, SendOp, WcOpcode};
@@ -14,6 +13,8 @@ use rdma_sys::{
     ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state, ibv_recv_wr, ibv_send_flags, ibv_send_wr,
     ibv_sge, ibv_wr_opcode, imm_data_invalidated_rkey_union_t, rdma_t, wr_t,
 };
+
+use super::ring::{Entry, Ring};
 
 /// RNR NAK timer of 0.64 ms (IBTA table 45); librdmacm leaves 655 ms.
 const MIN_RNR_TIMER: u8 = 12;
@@ -46,51 +47,6 @@ impl Tag {
             slot: (bits >> 16) as u16,
             sequence: bits as u16,
         }
-    }
-}
-
-/// What the user said about a request.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
-    pub(super) wr_id: u64,
-    pub(super) opcode: WcOpcode,
-    pub(super) signaled: bool,
-    pub(super) length: u32,
-}
-
-/// Requests of a queue that are outstanding, in order.
-#[derive(Debug)]
-struct Ring {
-    entries: VecDeque<Entry>,
-    capacity: usize,
-    /// Number of the first.
-    head: u16,
-}
-
-impl Ring {
-    fn new(capacity: u32) -> Self {
-        let capacity = capacity as usize;
-        Self { entries: VecDeque::with_capacity(capacity), capacity, head: 0 }
-    }
-
-    /// Adds one and says its number.
-    fn push(&mut self, entry: Entry) -> Result<u16, PostErrorKind> {
-        if self.entries.len() >= self.capacity {
-            return Err(PostErrorKind::QueueFull);
-        }
-        // Capacities are far below 2^16.
-        let place = u16::try_from(self.entries.len()).map_err(|_| PostErrorKind::QueueFull)?;
-        self.entries.push_back(entry);
-        Ok(self.head.wrapping_add(place))
-    }
-
-    /// Removes all up to the one of this number and returns that. `None`: it is not there.
-    fn retire(&mut self, sequence: u16) -> Option<Entry> {
-        let before = usize::from(sequence.wrapping_sub(self.head));
-        let entry = *self.entries.get(before)?;
-        self.entries.drain(..=before);
-        self.head = sequence.wrapping_add(1);
-        Some(entry)
     }
 }
 
@@ -235,17 +191,22 @@ pub(super) struct QueuePair {
     /// Unsignalled requests since the last signalled one, and how many may be.
     quiet: u32,
     max_quiet: u32,
+    /// RDMA READs are announced whatever the user says: the device completes others before them.
+    announces_reads: bool,
 }
 
 // SAFETY: libibverbs may be called from any thread; one value alone posts to the queue pair.
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
+    /// `overtakes`: the device completes requests before RDMA READs that were posted earlier.
+    ///
     /// # Safety
     /// The queue pair outlives this value.
     pub(super) unsafe fn new(
         raw: NonNull<ibv_qp>,
         sizes: Sizes,
+        overtakes: bool,
         generation: u32,
         slot: u16,
     ) -> Self {
@@ -253,11 +214,12 @@ impl QueuePair {
             raw,
             sizes,
             tag: Tag { receive: false, generation, slot, sequence: 0 },
-            sends: Ring::new(sizes.sends),
-            receives: Ring::new(sizes.receives),
+            sends: Ring::new(sizes.sends, overtakes),
+            receives: Ring::new(sizes.receives, false),
             pending: Vec::with_capacity(sizes.sends as usize),
             quiet: 0,
             max_quiet: (sizes.sends / 4).max(1),
+            announces_reads: overtakes,
         }
     }
 
@@ -271,12 +233,14 @@ impl QueuePair {
         entry: Entry,
         mut request: Prepared,
     ) -> Result<(), PostErrorKind> {
-        let sequence = self.sends.push(entry)?;
+        let announced = entry.signaled
+            || self.quiet + 1 >= self.max_quiet
+            || (self.announces_reads && entry.opcode == WcOpcode::Read);
+        let sequence = self.sends.push(entry, announced)?;
         request.tag = Tag { sequence, ..self.tag }.to_bits();
-        self.quiet += 1;
-        if entry.signaled || self.quiet >= self.max_quiet {
+        self.quiet = if announced { 0 } else { self.quiet + 1 };
+        if announced {
             request.flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
-            self.quiet = 0;
         }
         if self.sizes.inline(request.opcode, entry.length) {
             request.flags |= ibv_send_flags::IBV_SEND_INLINE.0;
@@ -340,12 +304,12 @@ impl QueuePair {
         chain: &mut Chain,
         entries: impl Iterator<Item = Entry>,
     ) -> Result<(), (usize, PostErrorKind)> {
-        let before = self.receives.entries.len();
+        let before = self.receives.len();
         let Chain { receives: wrs, prepared, .. } = chain;
         wrs.clear();
         let mut full = None;
         for (place, (request, entry)) in prepared.iter_mut().zip(entries).enumerate() {
-            match self.receives.push(entry) {
+            match self.receives.push(entry, true) {
                 Ok(sequence) => {
                     let tag = Tag { receive: true, sequence, ..self.tag };
                     let sg_list = request.sges.as_mut_ptr();
@@ -370,7 +334,7 @@ impl QueuePair {
             let result = unsafe { rdma_sys::ibv_post_recv(self.raw.as_ptr(), first, &mut refused) };
             if result != 0 {
                 let posted = wrs.iter().position(|wr| ptr::eq(wr, refused)).unwrap_or(0);
-                self.receives.entries.truncate(before + posted);
+                self.receives.truncate(before + posted);
                 let errno = refusal(result).raw_os_error().unwrap_or(libc::EIO);
                 return Err((posted, PostErrorKind::Device(errno)));
             }
@@ -386,17 +350,14 @@ impl QueuePair {
 
     /// Whether the device owes no completion any more.
     pub(super) fn is_drained(&self) -> bool {
-        self.receives.entries.is_empty() && self.sends.entries.len() == self.pending.len()
+        self.receives.is_empty() && self.sends.len() == self.pending.len()
     }
 
     /// Forgets what is outstanding: sends in order, then receives.
     pub(super) fn abandon(&mut self, mut each: impl FnMut(Entry)) {
         self.pending.clear();
         for ring in [&mut self.sends, &mut self.receives] {
-            for entry in ring.entries.drain(..) {
-                ring.head = ring.head.wrapping_add(1);
-                each(entry);
-            }
+            ring.abandon(&mut each);
         }
     }
 
@@ -432,10 +393,6 @@ impl QueuePair {
 mod tests {
     use super::*;
 
-    fn entry(wr_id: u64) -> Entry {
-        Entry { wr_id, opcode: WcOpcode::Send, signaled: true, length: 0 }
-    }
-
     #[test]
     fn tags_go_there_and_back() {
         let tag =
@@ -444,27 +401,6 @@ mod tests {
         let other = Tag { receive: false, generation: 1, slot: 2, sequence: 3 };
         assert_eq!(Tag::from_bits(other.to_bits()), other);
         assert_eq!(other.to_bits(), 1 << 32 | 2 << 16 | 3);
-    }
-
-    #[test]
-    fn a_ring_retires_in_order_around_the_end_of_its_numbers() {
-        let mut ring = Ring::new(4);
-        let mut next = 0;
-        for round in 0..40_000_u64 {
-            let numbers: Vec<u16> =
-                (0..3).map(|i| ring.push(entry(round * 3 + i)).unwrap()).collect();
-            assert_eq!(numbers[0], next);
-            // The second takes the unsignalled first with it.
-            assert_eq!(ring.retire(numbers[1]).unwrap().wr_id, round * 3 + 1);
-            assert!(ring.retire(numbers[1]).is_none());
-            assert!(ring.retire(numbers[0]).is_none());
-            assert_eq!(ring.retire(numbers[2]).unwrap().wr_id, round * 3 + 2);
-            next = numbers[2].wrapping_add(1);
-        }
-        for i in 0..4 {
-            ring.push(entry(i)).unwrap();
-        }
-        assert_eq!(ring.push(entry(4)), Err(PostErrorKind::QueueFull));
     }
 
     #[test]

@@ -21,7 +21,8 @@ use super::fabric::{IbFabric, stale};
 use super::group::{Member, Refusal};
 use super::inventory;
 use super::memory::Regions;
-use super::qp::{Entry, Prepared};
+use super::qp::Prepared;
+use super::ring::Entry;
 use crate::error::{CmError, ListenError, QpError, RegisterError, ResolveError, StaleHandle};
 use crate::fabric::{Armed, Fabric, FabricCounters};
 use crate::memory::Memory;
@@ -139,7 +140,7 @@ impl Fabric for IbFabric {
             Ok(id)
         };
         let id = start(&self.member).map_err(|source: io::Error| match source.raw_os_error() {
-            Some(libc::ENODEV | libc::ENETUNREACH | libc::EHOSTUNREACH) => {
+            Some(libc::ENODEV | libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EADDRNOTAVAIL) => {
                 let reason = format!("{source}; {}", inventory::describe());
                 ResolveError::NoRoute { remote, reason }
             }
@@ -187,17 +188,32 @@ impl Fabric for IbFabric {
         );
         let (retry_count, rnr_retry_count) = (params.retry_count, params.rnr_retry_count);
         let (initiator_depth, responder_resources) = asked;
-        conn.id
-            .connect(&Offer {
-                private_data,
-                responder_resources,
-                initiator_depth,
-                retry_count,
-                rnr_retry_count,
-            })
-            .map_err(CmError::Io)?;
+        let offer = Offer {
+            private_data,
+            responder_resources,
+            initiator_depth,
+            retry_count,
+            rnr_retry_count,
+        };
+        let result = conn.id.connect(&offer);
         conn.state = State::Connecting { asked, since: now, deadline: now + timeout };
-        self.connecting.push(slot);
+        match result {
+            Ok(()) => self.connecting.push(slot),
+            // Soft-iWARP waits for TCP's connection within the call.
+            Err(error) => match error.raw_os_error() {
+                Some(
+                    errno @ (libc::ECONNREFUSED
+                    | libc::ECONNRESET
+                    | libc::ETIMEDOUT
+                    | libc::EHOSTUNREACH
+                    | libc::ENETUNREACH),
+                ) => self.fail(now, slot, errno),
+                _ => {
+                    conn.state = State::Resolved;
+                    return Err(CmError::Io(error));
+                }
+            },
+        }
         Ok(())
     }
 
