@@ -32,7 +32,11 @@ struct Posted {
 #[derive(Debug)]
 pub(super) struct Ring {
     entries: VecDeque<Posted>,
-    capacity: usize,
+    /// Of `entries`, those that are not over, and how many these may be.
+    outstanding: usize,
+    depth: usize,
+    /// How many `entries` there may be.
+    most: usize,
     /// Number of the first.
     head: u16,
 }
@@ -42,8 +46,8 @@ impl Ring {
     /// earlier; their places are free only with those of the others.
     pub(super) fn new(depth: u32, overtaken: bool) -> Self {
         let most = if overtaken { MAX_OVERTAKEN } else { depth };
-        let entries = VecDeque::with_capacity(depth as usize);
-        Self { entries, capacity: most as usize, head: 0 }
+        let (depth, most) = (depth as usize, most as usize);
+        Self { entries: VecDeque::with_capacity(depth), outstanding: 0, depth, most, head: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -54,19 +58,21 @@ impl Ring {
         self.entries.is_empty()
     }
 
-    /// Takes the last back, all but so many.
+    /// Takes back what was pushed last, all but so many.
     pub(super) fn truncate(&mut self, count: usize) {
+        self.outstanding -= self.entries.len().saturating_sub(count).min(self.outstanding);
         self.entries.truncate(count);
     }
 
     /// Adds one and says its number.
     pub(super) fn push(&mut self, entry: Entry, announced: bool) -> Result<u16, PostErrorKind> {
-        if self.entries.len() >= self.capacity {
+        if self.outstanding >= self.depth || self.entries.len() >= self.most {
             return Err(PostErrorKind::QueueFull);
         }
-        // Capacities are below 2^16.
+        // `most` is below 2^16.
         let place = u16::try_from(self.entries.len()).map_err(|_| PostErrorKind::QueueFull)?;
         self.entries.push_back(Posted { entry, announced, over: false });
+        self.outstanding += 1;
         Ok(self.head.wrapping_add(place))
     }
 
@@ -77,8 +83,11 @@ impl Ring {
         let posted = self.entries.get_mut(place).filter(|posted| !posted.over)?;
         posted.over = true;
         let entry = posted.entry;
-        for earlier in self.entries.iter_mut().take(place).filter(|earlier| !earlier.announced) {
+        self.outstanding -= 1;
+        let before = self.entries.iter_mut().take(place);
+        for earlier in before.filter(|earlier| !earlier.announced && !earlier.over) {
             earlier.over = true;
+            self.outstanding -= 1;
         }
         while self.entries.front().is_some_and(|first| first.over) {
             self.entries.pop_front();
@@ -89,6 +98,7 @@ impl Ring {
 
     /// Forgets all that is outstanding, in order.
     pub(super) fn abandon(&mut self, mut each: impl FnMut(Entry)) {
+        self.outstanding = 0;
         for posted in self.entries.drain(..) {
             self.head = self.head.wrapping_add(1);
             if !posted.over {
@@ -129,15 +139,21 @@ mod tests {
 
     #[test]
     fn what_overtakes_a_read_does_not_end_it() {
-        let mut ring = Ring::new(2, true);
+        let mut ring = Ring::new(3, true);
         let read = ring.push(entry(1), true).unwrap();
         let write = ring.push(entry(2), false).unwrap();
         let send = ring.push(entry(3), true).unwrap();
         assert_eq!(ring.retire(send).unwrap().wr_id, 3);
         assert!(ring.retire(send).is_none() && ring.retire(write).is_none());
-        assert_eq!(ring.entries.len(), 3);
+        assert_eq!((ring.len(), ring.outstanding), (3, 1));
+        // The places of those that are over are free as far as the depth goes.
+        let next = ring.push(entry(4), true).unwrap();
+        assert_eq!(ring.push(entry(5), true), Ok(next.wrapping_add(1)));
+        assert_eq!(ring.push(entry(6), true), Err(PostErrorKind::QueueFull));
+        ring.truncate(3);
+        assert_eq!(ring.outstanding, 1);
         assert_eq!(ring.retire(read).unwrap().wr_id, 1);
-        assert!(ring.entries.is_empty());
+        assert!(ring.is_empty() && ring.outstanding == 0);
         assert_eq!(ring.push(entry(4), true), Ok(send.wrapping_add(1)));
     }
 }
