@@ -272,11 +272,10 @@ impl QueuePair {
             if request.opcode == ibv_wr_opcode::IBV_WR_SEND_WITH_INV {
                 wr.imm_data_invalidated_rkey_union =
                     imm_data_invalidated_rkey_union_t { invalidated_rkey: request.rkey };
-            } else {
-                wr.wr = wr_t {
-                    rdma: rdma_t { remote_addr: request.remote_address, rkey: request.rkey },
-                };
             }
+            // For SEND with Invalidate too: Soft-iWARP's library takes the key from here.
+            wr.wr =
+                wr_t { rdma: rdma_t { remote_addr: request.remote_address, rkey: request.rkey } };
             wrs.push(wr);
         }
         let first = wrs.as_mut_ptr();
