@@ -2,6 +2,7 @@
 //! do. Called by `cover`, `fabric` and `mod`.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use crate::provider::Network;
@@ -104,8 +105,29 @@ pub(super) fn describe() -> String {
     if ports.is_empty() {
         "this machine has no RDMA device".to_owned()
     } else {
-        format!("the RDMA devices are {}", ports.join(", "))
+        let ports = ports.join(", ");
+        // Devices that may not be opened are none to libibverbs.
+        match forbidden() {
+            Some(file) => {
+                format!("the RDMA devices are {ports}, but there is no permission on {file}")
+            }
+            None => format!("the RDMA devices are {ports}"),
+        }
     }
+}
+
+/// The file of a device that this user may not use.
+pub(super) fn forbidden() -> Option<String> {
+    forbidden_in(Path::new("/dev/infiniband"))
+}
+
+fn forbidden_in(folder: &Path) -> Option<String> {
+    let files = names(folder).into_iter().filter(|name| name.starts_with("uverbs"));
+    files.map(|name| folder.join(name)).find_map(|file| {
+        let opened = fs::File::options().read(true).write(true).open(&file);
+        let refused = opened.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+        refused.then(|| file.display().to_string())
+    })
 }
 
 #[cfg(test)]

@@ -70,7 +70,7 @@ pub enum OpenError {
     )]
     Permission {
         /// The file.
-        file: &'static str,
+        file: String,
     },
     /// Something else.
     #[error("cannot use RDMA devices")]
@@ -78,28 +78,25 @@ pub enum OpenError {
 }
 
 const CM_FILE: &str = "/dev/infiniband/rdma_cm";
-const VERBS_FILE: &str = "/dev/infiniband/uverbs0";
-
-fn forbidden(file: &str) -> bool {
-    let opened = std::fs::File::options().read(true).write(true).open(file);
-    opened.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
-}
 
 impl OpenError {
     /// What stands behind an error of the first call to librdmacm.
     fn explain(error: io::Error) -> Self {
         let nothing = inventory::ports().is_empty();
+        let forbidden = inventory::forbidden();
         match error.raw_os_error() {
-            Some(libc::EACCES | libc::EPERM) => Self::Permission { file: CM_FILE },
+            Some(libc::EACCES | libc::EPERM) => Self::Permission { file: CM_FILE.to_owned() },
             Some(libc::ENODEV | libc::ENOENT | libc::ENOSYS | libc::ENXIO) if nothing => {
                 Self::NoDevice
             }
-            // libibverbs leaves devices out that it may not open.
-            _ if forbidden(VERBS_FILE) => Self::Permission { file: VERBS_FILE },
-            Some(libc::ENODEV | libc::ENOENT | libc::ENOSYS | libc::ENXIO) => {
-                Self::NoDeviceFile { file: CM_FILE }
-            }
-            _ => Self::Io(error),
+            known => match (forbidden, known) {
+                // libibverbs leaves devices out that it may not open.
+                (Some(file), _) => Self::Permission { file },
+                (None, Some(libc::ENODEV | libc::ENOENT | libc::ENOSYS | libc::ENXIO)) => {
+                    Self::NoDeviceFile { file: CM_FILE }
+                }
+                (None, _) => Self::Io(error),
+            },
         }
     }
 }
