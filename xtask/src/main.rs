@@ -8,6 +8,7 @@ mod bench;
 mod cluster;
 mod demo;
 mod fio_abi;
+mod instructions;
 mod lab;
 mod lint;
 mod measure;
@@ -39,6 +40,8 @@ enum Chore {
     Sim(test::SimOptions),
     /// Measure Lariat beside local disks and its peers; write docs/benchmarks.md and docs/benchmarks/.
     Bench(bench::Options),
+    /// Count the instructions of a request, by function; fail if they have grown.
+    Instructions(instructions::Options),
     /// Print where the fields that the fio engine touches lie, from source trees of fio.
     FioAbi(fio_abi::Options),
     /// Both of our ends with Linux's own, in a virtual machine with a stock Debian kernel.
@@ -65,6 +68,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Test(options) => test::run(&options),
         Chore::Sim(options) => test::sim(&options),
         Chore::Bench(options) => bench::run(&options),
+        Chore::Instructions(options) => instructions::run(&options),
         Chore::FioAbi(options) => fio_abi::run(&options),
         Chore::Lab(options) => lab::run(&options),
         Chore::Lint => lint::run(),

@@ -58,6 +58,7 @@ fn holds_libclang(folder: &Path) -> bool {
 
 pub(crate) const MKE2FS: Tool = Tool::program("mke2fs", "e2fsprogs");
 pub(crate) const FIO: Tool = Tool::program("fio", "fio");
+pub(crate) const VALGRIND: Tool = Tool::program("valgrind", "valgrind");
 pub(crate) const TSHARK: Tool = Tool::program("tshark", "tshark");
 pub(crate) const CC: Tool = Tool::program("cc", "gcc");
 const PKG_CONFIG: Tool = Tool::program("pkg-config", "pkg-config");
@@ -98,7 +99,7 @@ pub(crate) const LAB: &[Tool] = &[
 
 /// What any of the verbs needs.
 pub(crate) const EVERYTHING: &[Tool] =
-    &[MKE2FS, FIO, TSHARK, CC, PKG_CONFIG, IBVERBS, RDMACM, LIBCLANG];
+    &[MKE2FS, FIO, TSHARK, VALGRIND, CC, PKG_CONFIG, IBVERBS, RDMACM, LIBCLANG];
 
 /// Installs the packages of those tools that are missing.
 pub(crate) fn install(tools: &[Tool]) -> Result<()> {
