@@ -31,7 +31,7 @@ pub(crate) struct Options {
     /// A second for each of a few workloads, once: to see that it works.
     #[arg(long)]
     quick: bool,
-    /// Whom to measure: local, limits, lariat, lariat-sleep, lariat-net, tgt, nbdkit, spdk.
+    /// Whom to measure: local, limits, lariat, lariat-sleep, lariat-shm, lariat-net, tgt, nbdkit, spdk.
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     peers: Vec<String>,
     /// Which workloads, by id (they are in results.json), such as randread-4k-qd1.

@@ -36,8 +36,9 @@ pub(crate) fn typical(results: &Results, system: &System, workload: &Workload) -
 }
 
 /// The columns of the main table; the report has the others.
-const MAIN: [&str; 8] = [
+const MAIN: [&str; 9] = [
     "lariat-memory",
+    "lariat-shm-memory",
     "lariat-file",
     "local-file",
     "limit-batch",

@@ -11,17 +11,37 @@ use crate::bench::workload::{Pattern, Workload};
 use crate::cluster::NQN;
 
 /// A daemon on an address of its own.
-#[derive(Default)]
 pub(crate) struct Lariat {
-    /// Nobody polls: both ends sleep as soon as there is nothing to do.
-    sleeping: bool,
+    kind: Kind,
     daemon: Option<Daemon>,
+}
+
+/// What both ends are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// UDP, as between two hosts; else what they do by themselves.
+    Udp,
+    /// UDP, and nobody polls: both ends sleep as soon as there is nothing to do.
+    Sleeping,
+    /// Shared memory, which the two ends of one host agree on by themselves.
+    Shared,
+}
+
+impl Default for Lariat {
+    fn default() -> Self {
+        Self { kind: Kind::Udp, daemon: None }
+    }
 }
 
 impl Lariat {
     /// Nobody polls.
     pub(crate) fn sleeping() -> Self {
-        Self { sleeping: true, daemon: None }
+        Self { kind: Kind::Sleeping, daemon: None }
+    }
+
+    /// Through shared memory.
+    pub(crate) fn shared() -> Self {
+        Self { kind: Kind::Shared, daemon: None }
     }
 }
 
@@ -30,16 +50,23 @@ const BACKENDS: [(&str, &str); 3] =
 
 impl Peer for Lariat {
     fn name(&self) -> &'static str {
-        if self.sleeping { "lariat-sleep" } else { "lariat" }
+        match self.kind {
+            Kind::Udp => "lariat",
+            Kind::Sleeping => "lariat-sleep",
+            Kind::Shared => "lariat-shm",
+        }
     }
 
     fn start(&mut self, ground: &Ground) -> Result<Vec<System>> {
         // Any address of 127.0.0.0/8 is loopback: one that nobody else has.
         let [_, _, high, low] = std::process::id().to_be_bytes();
-        let (net, idle_poll) = if self.sleeping { (78, Some(0)) } else { (77, None) };
+        let (net, setup) = match self.kind {
+            Kind::Udp => (77, Setup { with_file: true, ..Setup::default() }),
+            Kind::Sleeping => (78, Setup { idle_poll_us: Some(0), ..Setup::default() }),
+            Kind::Shared => (79, Setup { wire: "auto", ..Setup::default() }),
+        };
         let at = format!("127.{net}.{high}.{}", low.clamp(1, 254));
-        let daemon =
-            Daemon::start(ground, self.name(), &at, Vec::new(), idle_poll, !self.sleeping)?;
+        let daemon = Daemon::start(ground, self.name(), &at, Vec::new(), setup)?;
         daemon.fill(ground, &at)?;
         let system = |id: String, name: String, storage: &str| System {
             id,
@@ -49,15 +76,24 @@ impl Peer for Lariat {
             server: daemon.server.show(),
         };
         let mut systems = Vec::new();
-        if self.sleeping {
-            let name = "Lariat memory, both ends sleeping".into();
-            systems.push(system("lariat-sleep-memory".into(), name, "memory of the target"));
-        } else {
-            for (client, words) in [("lariat", ""), ("lariat-fio", ", fio engine")] {
-                systems.extend(BACKENDS.map(|(backend, storage)| {
-                    let name = format!("Lariat {backend}{words}");
-                    system(format!("{client}-{backend}"), name, storage)
-                }));
+        match self.kind {
+            Kind::Udp => {
+                for (client, words) in [("lariat", ""), ("lariat-fio", ", fio engine")] {
+                    systems.extend(BACKENDS.map(|(backend, storage)| {
+                        let name = format!("Lariat {backend}{words}");
+                        system(format!("{client}-{backend}"), name, storage)
+                    }));
+                }
+            }
+            Kind::Sleeping => {
+                let name = "Lariat memory, both ends sleeping".into();
+                systems.push(system("lariat-sleep-memory".into(), name, "memory of the target"));
+            }
+            Kind::Shared => {
+                for (backend, storage) in &BACKENDS[1..] {
+                    let name = format!("Lariat {backend}, shared memory wire");
+                    systems.push(system(format!("lariat-shm-{backend}"), name, storage));
+                }
             }
         }
         self.daemon = Some(daemon);
@@ -66,8 +102,8 @@ impl Peer for Lariat {
 
     fn lacks(&self, system: &str, workload: &Workload) -> Option<String> {
         let few = workload.connections > 1 && !system.ends_with("memory");
-        let sleeping =
-            self.sleeping && (workload.connections > 1 || workload.pattern != Pattern::RandomRead);
+        let sleeping = self.kind == Kind::Sleeping
+            && (workload.connections > 1 || workload.pattern != Pattern::RandomRead);
         (few || sleeping).then(|| "left out to keep the run short".to_owned())
     }
 
@@ -87,7 +123,11 @@ impl Peer for Lariat {
         if system.starts_with("lariat-fio") {
             daemon.measure_fio(ground, nsid, workload, seconds)
         } else {
-            let more: &[&str] = if self.sleeping { &["--poll-us", "0"] } else { &[] };
+            let more: &[&str] = match self.kind {
+                Kind::Udp => &["--wire", "udp"],
+                Kind::Sleeping => &["--wire", "udp", "--poll-us", "0"],
+                Kind::Shared => &["--wire", "shm"],
+            };
             daemon.measure(ground, nsid, workload, seconds, more)
         }
     }
@@ -98,6 +138,22 @@ impl Peer for Lariat {
 
     fn stop(&mut self) -> Result<()> {
         self.daemon.take().map_or(Ok(()), |daemon| daemon.server.stop())
+    }
+}
+
+/// How a daemon differs from one that is told nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setup {
+    pub(crate) idle_poll_us: Option<u32>,
+    /// A target locks its file: only one of them can have it.
+    pub(crate) with_file: bool,
+    /// `udp`: as between two hosts; `auto`: shared memory where both ends are on one.
+    pub(crate) wire: &'static str,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { idle_poll_us: None, with_file: false, wire: "udp" }
     }
 }
 
@@ -114,11 +170,10 @@ impl Daemon {
         name: &str,
         address: &str,
         prefix: Vec<String>,
-        idle_poll_us: Option<u32>,
-        with_file: bool,
+        setup: Setup,
     ) -> Result<Self> {
         let config = ground.folder.join(format!("{name}.toml"));
-        std::fs::write(&config, configuration(ground, address, idle_poll_us, with_file))?;
+        std::fs::write(&config, configuration(ground, address, setup))?;
         let mut words = prefix;
         words.extend(ground.placing.server());
         let program = ground.binaries.folder().join("lariatd");
@@ -172,7 +227,7 @@ impl Daemon {
         Ok(Measured { command: ran.command, sample })
     }
 
-    fn engine(&self, ground: &Ground, address: &str, nsid: &str) -> [String; 5] {
+    fn engine(&self, ground: &Ground, address: &str, nsid: &str) -> [String; 6] {
         [
             format!(
                 "--ioengine=external:{}",
@@ -182,6 +237,7 @@ impl Daemon {
             format!("--subnqn={NQN}"),
             format!("--nsid={nsid}"),
             "--fabric=soft".into(),
+            "--wire=udp".into(),
         ]
     }
 
@@ -195,12 +251,7 @@ impl Daemon {
     }
 }
 
-fn configuration(
-    ground: &Ground,
-    address: &str,
-    idle_poll_us: Option<u32>,
-    with_file: bool,
-) -> String {
+fn configuration(ground: &Ground, address: &str, setup: Setup) -> String {
     let mut text = format!(
         "[[listener]]\naddress = \"{address}\"\nfabric = \"soft\"\n\n\
          [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n"
@@ -208,8 +259,7 @@ fn configuration(
     let file = format!("type = \"file\"\npath = \"{}\"", ground.disk.display());
     let sized = |kind: &str| format!("type = \"{kind}\"\nsize = \"{}MiB\"", ground.memory_mib);
     for (nsid, backend) in [(1, file), (2, sized("memory")), (3, sized("null"))] {
-        // A target locks its file: only one of them can have it.
-        if nsid == 1 && !with_file {
+        if nsid == 1 && !setup.with_file {
             continue;
         }
         text.push_str(&format!(
@@ -217,9 +267,8 @@ fn configuration(
              block_size = 4096\n"
         ));
     }
-    // The figures are those of UDP, as between two hosts.
-    text.push_str("\n[target]\nwire = \"udp\"\nlog = \"warn\"\n");
-    if let Some(idle_poll_us) = idle_poll_us {
+    text.push_str(&format!("\n[target]\nwire = \"{}\"\nlog = \"warn\"\n", setup.wire));
+    if let Some(idle_poll_us) = setup.idle_poll_us {
         text.push_str(&format!("idle_poll_us = {idle_poll_us}\n"));
     }
     text

@@ -11,8 +11,17 @@ mod tgt;
 use super::peer::Peer;
 
 /// Names for `--peers`, in the order of the report.
-pub(crate) const NAMES: [&str; 8] =
-    ["local", "limits", "lariat", "lariat-sleep", "lariat-net", "tgt", "nbdkit", "spdk"];
+pub(crate) const NAMES: [&str; 9] = [
+    "local",
+    "limits",
+    "lariat",
+    "lariat-sleep",
+    "lariat-shm",
+    "lariat-net",
+    "tgt",
+    "nbdkit",
+    "spdk",
+];
 
 /// The peer of this name.
 pub(crate) fn by_name(name: &str) -> Option<Box<dyn Peer>> {
@@ -21,6 +30,7 @@ pub(crate) fn by_name(name: &str) -> Option<Box<dyn Peer>> {
         "limits" => Box::new(limits::Limits),
         "lariat" => Box::new(lariat::Lariat::default()),
         "lariat-sleep" => Box::new(lariat::Lariat::sleeping()),
+        "lariat-shm" => Box::new(lariat::Lariat::shared()),
         "lariat-net" => Box::new(netns::Pair::default()),
         "tgt" => Box::new(tgt::Tgt::default()),
         "nbdkit" => Box::new(nbdkit::Nbdkit::default()),

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, bail};
 
-use super::lariat::Daemon;
+use super::lariat::{Daemon, Setup};
 use crate::bench::peer::{Ground, Measured, Peer};
 use crate::bench::results::System;
 use crate::bench::workload::{MIXED_32, READ_1, READ_32, READ_128, Workload};
@@ -34,7 +34,7 @@ impl Peer for Pair {
             let id = format!("lariat-net-{mtu}-memory");
             let namespace = Namespace::new(index, mtu)?;
             let prefix = ["ip", "netns", "exec", &namespace.name].map(str::to_owned).into();
-            let daemon = Daemon::start(ground, &id, &namespace.address, prefix, None, false)?;
+            let daemon = Daemon::start(ground, &id, &namespace.address, prefix, Setup::default())?;
             daemon.fill(ground, &namespace.address)?;
             systems.push(System {
                 id: id.clone(),
@@ -60,7 +60,7 @@ impl Peer for Pair {
         workload: &Workload,
         seconds: u32,
     ) -> Result<Measured> {
-        self.daemon(system)?.measure(ground, "2", workload, seconds, &[])
+        self.daemon(system)?.measure(ground, "2", workload, seconds, &["--wire", "udp"])
     }
 
     fn idle_percent(&self, system: &str) -> Result<Option<f64>> {

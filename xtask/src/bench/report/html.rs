@@ -15,7 +15,7 @@ use crate::bench::workload::{CONNECTIONS, Pattern, READ_1, READ_32, Workload};
 const STYLE: &str = include_str!("style.css");
 
 /// Those that the curves show, the rest would only clutter them. Colours follow the order.
-const SHOWN: [&str; 10] = [
+const SHOWN: [&str; 11] = [
     "lariat-memory",
     "lariat-file",
     "limit-batch",
@@ -26,6 +26,7 @@ const SHOWN: [&str; 10] = [
     "tgt-memory",
     "lariat-net-9000-memory",
     "spdk-memory",
+    "lariat-shm-memory",
 ];
 
 /// The whole page.

@@ -7,7 +7,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 /// The colours of series, to be told apart on white and on black.
-const COLORS: [RGBColor; 10] = [
+const COLORS: [RGBColor; 11] = [
     RGBColor(0x2f, 0x7b, 0xe5),
     RGBColor(0xe8, 0x76, 0x1a),
     RGBColor(0x1f, 0xa3, 0x55),
@@ -17,7 +17,8 @@ const COLORS: [RGBColor; 10] = [
     RGBColor(0xd9, 0x4f, 0xa6),
     RGBColor(0xb0, 0x8a, 0x00),
     RGBColor(0x86, 0x8e, 0x9b),
-    RGBColor(0x7a, 0x5a, 0x3c),
+    RGBColor(0x9a, 0x70, 0x48),
+    RGBColor(0x6b, 0xb8, 0x2e),
 ];
 
 /// What plotters draws in this colour takes the page's: see [`adapt`].
