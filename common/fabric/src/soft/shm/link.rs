@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_millis(10);
 /// Descriptors that one message may bring (SCM_MAX_FD): with room for all, none is left over.
 const MAX_FDS: usize = 253;
 /// What is written before the peer is shown it.
-const PUBLISH_BYTES: u64 = 32 << 10;
+const PUBLISH_BYTES: u64 = 8 << 10;
 
 /// Who is at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
