@@ -191,22 +191,24 @@ pub(super) struct QueuePair {
     /// Unsignalled requests since the last signalled one, and how many may be.
     quiet: u32,
     max_quiet: u32,
-    /// RDMA READs are announced whatever the user says: the device completes others before them.
-    announces_reads: bool,
+    /// Every request is announced, whatever the user says (iWARP). Soft-iWARP completes others before
+    /// an RDMA READ; and what is not to be announced it sends out of our memory, through TCP, long
+    /// after the completion of a later request has said that the memory is ours again.
+    announces_all: bool,
 }
 
 // SAFETY: libibverbs may be called from any thread; one value alone posts to the queue pair.
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
-    /// `overtakes`: the device completes requests before RDMA READs that were posted earlier.
+    /// `iwarp`: the device is one of iWARP.
     ///
     /// # Safety
     /// The queue pair outlives this value.
     pub(super) unsafe fn new(
         raw: NonNull<ibv_qp>,
         sizes: Sizes,
-        overtakes: bool,
+        iwarp: bool,
         generation: u32,
         slot: u16,
     ) -> Self {
@@ -214,12 +216,12 @@ impl QueuePair {
             raw,
             sizes,
             tag: Tag { receive: false, generation, slot, sequence: 0 },
-            sends: Ring::new(sizes.sends, overtakes),
+            sends: Ring::new(sizes.sends, iwarp),
             receives: Ring::new(sizes.receives, false),
             pending: Vec::with_capacity(sizes.sends as usize),
             quiet: 0,
             max_quiet: (sizes.sends / 4).max(1),
-            announces_reads: overtakes,
+            announces_all: iwarp,
         }
     }
 
@@ -233,9 +235,7 @@ impl QueuePair {
         entry: Entry,
         mut request: Prepared,
     ) -> Result<(), PostErrorKind> {
-        let announced = entry.signaled
-            || self.quiet + 1 >= self.max_quiet
-            || (self.announces_reads && entry.opcode == WcOpcode::Read);
+        let announced = entry.signaled || self.announces_all || self.quiet + 1 >= self.max_quiet;
         let sequence = self.sends.push(entry, announced)?;
         request.tag = Tag { sequence, ..self.tag }.to_bits();
         self.quiet = if announced { 0 } else { self.quiet + 1 };
