@@ -19,6 +19,11 @@ use crate::shell;
 const VIRTME: &str = "virtme-ng==1.42";
 /// How long the kernel may take to run the script's first line, under emulation.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
+/// A kernel that KVM can start says so within a few seconds.
+const PROBE_LIMIT: Duration = Duration::from_secs(30);
+/// With a steady clock, an instruction takes 2^STEADY_SHIFT ns of the guest's time: about what
+/// emulation takes on a machine at rest.
+const STEADY_SHIFT: u8 = 2;
 /// What a script prints last.
 const SUMMARY: &str = "checks: ";
 const STARTED: &str = "lab: the guest is up";
@@ -47,11 +52,17 @@ pub(crate) struct Guest {
     parts: Vec<Part>,
     virtme: PathBuf,
     kvm: bool,
+    steady: bool,
 }
 
 impl Guest {
     /// Installs virtme-ng into the lab's folder and finds out what the machine can do.
-    pub(crate) fn prepare(kernel: Kernel, binaries: PathBuf, parts: Vec<Part>) -> Result<Self> {
+    pub(crate) fn prepare(
+        kernel: Kernel,
+        binaries: PathBuf,
+        parts: Vec<Part>,
+        steady: bool,
+    ) -> Result<Self> {
         let environment = super::folder().join("venv");
         let virtme = environment.join("bin/vng");
         if !virtme.is_file() {
@@ -62,14 +73,18 @@ impl Guest {
             shell::capture(&mut shell::command(&pip, &["install", "--quiet", VIRTME]))?;
         }
         fs::create_dir_all(super::folder().join("out"))?;
-        let mut guest = Self { kernel, binaries, parts, virtme, kvm: false };
-        guest.kvm = Path::new("/dev/kvm").exists() && guest.boots_with_kvm()?;
+        let mut guest = Self { kernel, binaries, parts, virtme, kvm: false, steady };
+        guest.kvm = !steady && Path::new("/dev/kvm").exists() && guest.boots_with_kvm()?;
         Ok(guest)
     }
 
     /// How fast it will be, in words.
     pub(crate) fn speed(&self) -> &'static str {
-        if self.kvm { "with KVM" } else { "emulated (no KVM that can start it)" }
+        match (self.kvm, self.steady) {
+            (true, _) => "with KVM",
+            (false, false) => "emulated (no KVM that can start it)",
+            (false, true) => "emulated, its clock counts instructions",
+        }
     }
 
     /// There may be a /dev/kvm that cannot start a kernel: try, once per machine boot.
@@ -80,22 +95,24 @@ impl Guest {
             return Ok(known.trim() == "works");
         }
         let mut child = self
-            .command(true, "2G", &format!("echo {STARTED}"))
+            .command(true, "2G", &format!("echo {STARTED}"), PROBE_LIMIT)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .context("cannot start virtme-ng")?;
         let mut works = false;
-        follow(&mut child, Duration::from_secs(30), |line| works |= line.contains(STARTED));
+        follow(&mut child, PROBE_LIMIT, |line| works |= line.contains(STARTED));
         fs::write(note, if works { "works" } else { "does not work" })?;
         Ok(works)
     }
 
-    /// The command that boots a guest and runs a line of shell in it as root.
-    fn command(&self, kvm: bool, memory: &str, line: &str) -> Command {
+    /// The command that boots a guest and runs a line of shell in it as root. Not even the end of
+    /// this process leaves a guest running for longer than `limit` and a little.
+    fn command(&self, kvm: bool, memory: &str, line: &str, limit: Duration) -> Command {
         let image = self.kernel.image.display().to_string();
         let out = super::folder().join("out").display().to_string();
-        let mut command = shell::command("setsid", &["--wait"]);
+        let mut command = shell::command("setsid", &["--wait", "timeout", "--kill-after=5"]);
+        command.arg((limit.as_secs() + 10).to_string());
         // vng starts its siblings by name.
         let mut path = vec![self.virtme.parent().unwrap_or(Path::new("/")).to_owned()];
         path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
@@ -107,12 +124,22 @@ impl Guest {
         if !kvm {
             command.arg("--disable-kvm");
         }
+        if self.steady {
+            command.arg(format!("--qemu-opts=-icount shift={STEADY_SHIFT}"));
+        }
         command.args(["--", line]).stdin(Stdio::null());
         command
     }
 
-    /// Boots, runs the scenario, gives its verdict. Errors are the lab's own, not the scenario's.
-    pub(crate) fn run(&self, scenario: &Scenario, patience: f64, verbose: bool) -> Result<Outcome> {
+    /// Boots, runs the scenario for at most `limit` after the boot, gives its verdict; each line
+    /// worth reading goes to `show`. Errors are the lab's own, not the scenario's.
+    pub(crate) fn run(
+        &self,
+        scenario: &Scenario,
+        limit: Duration,
+        verbose: bool,
+        mut show: impl FnMut(&str),
+    ) -> Result<Outcome> {
         let logs = super::folder().join("logs");
         fs::create_dir_all(&logs)?;
         // A copy, so that editing a script does not disturb a run: bash reads as it goes.
@@ -138,13 +165,13 @@ impl Guest {
         );
         let start = Instant::now();
         let complaints = log.with_extension("stderr");
+        let limit = BOOT_LIMIT + limit;
         let mut child = self
-            .command(self.kvm, &scenario.memory, &line)
+            .command(self.kvm, &scenario.memory, &line, limit)
             .stdout(Stdio::piped())
             .stderr(File::create(&complaints)?)
             .spawn()
             .context("cannot start virtme-ng")?;
-        let limit = BOOT_LIMIT + scenario.limit.mul_f64(patience);
         let (mut up, mut checks, mut last, mut shown) = (false, None, String::new(), false);
         let ended = follow(&mut child, limit, |line| {
             // A log that cannot be written is no reason to stop; the verdict does not need it.
@@ -159,7 +186,7 @@ impl Guest {
                 last.clone_from(&line);
             }
             if verbose || shown {
-                println!("{line}");
+                show(&line);
             }
         });
         let verdict = match (ended, &checks) {

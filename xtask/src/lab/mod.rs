@@ -9,14 +9,19 @@ mod kernel;
 mod parts;
 mod scenario;
 
+use std::cmp::Reverse;
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 
 use crate::table::Table;
 use crate::{cluster, setup, shell};
 use guest::{Guest, Verdict};
+use scenario::Scenario;
 
 /// What can be chosen.
 #[derive(clap::Args)]
@@ -38,6 +43,17 @@ pub(crate) struct Options {
     /// Multiply each scenario's time limit, for slow or busy machines.
     #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
     patience: f64,
+    /// So many scenarios at a time, each in a guest of its own.
+    #[arg(long, default_value = "1", value_name = "N")]
+    jobs: NonZeroUsize,
+    /// End after so many minutes; what has not passed by then counts as failed.
+    #[arg(long, value_name = "MINUTES")]
+    within: Option<u64>,
+    /// The guest's clock counts instructions instead of the time of this machine, so that a busy
+    /// machine makes it slow but lets no time limit in the guest pass. A guest then takes one
+    /// processor of this machine. Without KVM.
+    #[arg(long)]
+    steady: bool,
 }
 
 /// Where the lab keeps what it downloads and writes.
@@ -61,21 +77,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     };
     let kernel = kernel::fetch(options.kernel)?;
     let parts = parts::make(&chosen, options.kernel, &kernel)?;
-    let guest = Guest::prepare(kernel, binaries, parts)?;
+    let guest = Guest::prepare(kernel, binaries, parts, options.steady)?;
     println!("kernel {}, {}", guest.kernel.version, guest.speed());
 
+    let outcomes = run_all(&guest, &chosen, options)?;
     let mut table = Table::new(&["scenario", "verdict", "checks", "seconds"]);
-    let (mut passed, mut failed) = (0, 0);
-    for scenario in &chosen {
-        println!("\n== {}: {}", scenario.name, scenario.about);
-        let outcome = guest.run(scenario, options.patience, options.verbose)?;
-        match &outcome.verdict {
-            Verdict::Passed => passed += 1,
-            Verdict::Failed(why) => {
-                failed += 1;
-                println!("FAILED: {why}; the whole log: {}", outcome.log.display());
-            }
-        }
+    for (scenario, outcome) in chosen.iter().zip(&outcomes) {
         table.row(vec![
             scenario.name.clone(),
             outcome.verdict.to_string(),
@@ -83,6 +90,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             format!("{:.0}", outcome.took.as_secs_f64()),
         ]);
     }
+    let passed = outcomes.iter().filter(|outcome| outcome.verdict == Verdict::Passed).count();
+    let failed = outcomes.len() - passed;
     println!("\n{}", table.markdown());
     println!("{passed} passed, {failed} failed");
     if failed > 0 {
@@ -91,12 +100,89 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// Runs the scenarios, `jobs` at a time, those that may take longest first; the outcomes are in
+/// the order of `chosen`.
+fn run_all(guest: &Guest, chosen: &[Scenario], options: &Options) -> Result<Vec<Outcome>> {
+    let end = options.within.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
+    let mut order: Vec<usize> = (0..chosen.len()).collect();
+    if options.jobs.get() > 1 {
+        order.sort_by_key(|&index| Reverse(chosen.get(index).map(|scenario| scenario.limit)));
+    }
+    let queue = Mutex::new(order.into_iter());
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let workers = options.jobs.get().min(chosen.len());
+    let mut outcomes = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut done = Vec::new();
+                    while let Some(index) = next() {
+                        let Some(scenario) = chosen.get(index) else { break };
+                        done.push((index, run_one(guest, scenario, options, end)?));
+                    }
+                    Ok::<_, anyhow::Error>(done)
+                })
+            })
+            .collect();
+        let mut outcomes = Vec::new();
+        for thread in threads {
+            outcomes.extend(thread.join().map_err(|_| anyhow!("a thread of the lab panicked"))??);
+        }
+        Ok::<_, anyhow::Error>(outcomes)
+    })?;
+    outcomes.sort_by_key(|(index, _)| *index);
+    Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
+}
+
+/// Runs one scenario and prints how it went; with others beside it, each line has its name.
+fn run_one(
+    guest: &Guest,
+    scenario: &Scenario,
+    options: &Options,
+    end: Option<Instant>,
+) -> Result<Outcome> {
+    println!("\n== {}: {}", scenario.name, scenario.about);
+    let prefix =
+        if options.jobs.get() > 1 { format!("{}: ", scenario.name) } else { String::new() };
+    let mut limit = scenario.limit.mul_f64(options.patience);
+    if let Some(end) = end {
+        limit = limit.min(end.saturating_duration_since(Instant::now()));
+    }
+    let outcome = if limit.is_zero() {
+        Outcome::not_run(scenario, "no time was left for it")
+    } else {
+        guest.run(scenario, limit, options.verbose, |line| println!("{prefix}{line}"))?
+    };
+    match &outcome.verdict {
+        Verdict::Passed if options.jobs.get() > 1 => {
+            println!("{prefix}passed in {:.0} s", outcome.took.as_secs_f64());
+        }
+        Verdict::Passed => {}
+        Verdict::Failed(why) => {
+            println!("{prefix}FAILED: {why}; the whole log: {}", outcome.log.display());
+        }
+    }
+    Ok(outcome)
+}
+
 /// Everything of one scenario's run.
 #[derive(Debug)]
 struct Outcome {
     verdict: Verdict,
     /// How many checks there were, as the script counted them.
     checks: String,
-    took: std::time::Duration,
+    took: Duration,
     log: PathBuf,
+}
+
+impl Outcome {
+    /// Of a scenario that was not started.
+    fn not_run(scenario: &Scenario, why: &str) -> Self {
+        Self {
+            verdict: Verdict::Failed(why.into()),
+            checks: "-".into(),
+            took: Duration::ZERO,
+            log: scenario.script.clone(),
+        }
+    }
 }
