@@ -131,11 +131,12 @@ impl Guest {
         command
     }
 
-    /// Boots, runs the scenario for at most `limit` after the boot, gives its verdict; each line
-    /// worth reading goes to `show`. Errors are the lab's own, not the scenario's.
+    /// Boots, runs the scenario for at most `limit` after the boot (waits inside it multiplied
+    /// by `patience`), gives its verdict; each line worth reading goes to `show`. Errors are the lab's own, not the scenario's.
     pub(crate) fn run(
         &self,
         scenario: &Scenario,
+        patience: f64,
         limit: Duration,
         verbose: bool,
         mut show: impl FnMut(&str),
@@ -158,7 +159,8 @@ impl Guest {
             .collect();
         let line = format!(
             "echo {STARTED}; {parts}LAB_PATIENCE={:.0} LAB_BIN='{}' LAB_OUT='{}' bash '{}' 2>&1",
-            patience.ceil(),
+            // A steady clock already is as slow as the machine.
+            if self.steady { 1.0 } else { patience.ceil() },
             self.binaries.display(),
             super::folder().join("out").display(),
             script.display(),

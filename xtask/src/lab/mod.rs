@@ -151,7 +151,8 @@ fn run_one(
     let outcome = if limit.is_zero() {
         Outcome::not_run(scenario, "no time was left for it")
     } else {
-        guest.run(scenario, limit, options.verbose, |line| println!("{prefix}{line}"))?
+        let show = |line: &str| println!("{prefix}{line}");
+        guest.run(scenario, options.patience, limit, options.verbose, show)?
     };
     match &outcome.verdict {
         Verdict::Passed if options.jobs.get() > 1 => {
