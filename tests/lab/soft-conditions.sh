@@ -6,7 +6,7 @@
 must 'a disk' disk
 ours_of() { case $1 in 4) echo 10.9.0.2 ;; 6) echo fd09::2 ;; esac; }
 kernels_of() { case $1 in 4) echo 10.9.0.1 ;; 6) echo fd09::1 ;; esac; }
-impairments=('' 'loss 1%' 'delay 1ms reorder 75% 50%' 'duplicate 3%')
+impairments=('' 'loss 1%' 'delay 1ms reorder 98% 50%' 'duplicate 3%')
 
 # in_each COMMAND: runs it with each IP version (its number is $family) and impairment ($where).
 in_each() {
