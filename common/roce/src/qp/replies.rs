@@ -170,9 +170,9 @@ impl Replies {
         self.nak = Some(Nak { syndrome, seq });
     }
 
-    /// The missing packet came before the NAK went.
-    pub(super) fn cancel_nak(&mut self) {
-        self.nak = None;
+    /// The missing packet came; whether before the NAK went.
+    pub(super) fn cancel_nak(&mut self) -> bool {
+        self.nak.take().is_some()
     }
 
     /// The last word of this queue pair: READs under way are dropped.

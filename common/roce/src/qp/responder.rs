@@ -152,9 +152,14 @@ impl Responder {
             }
             return Ok(());
         }
-        self.told = false;
-        self.replies.cancel_nak();
+        let told = std::mem::take(&mut self.told);
+        let unsent = self.replies.cancel_nak();
         let result = self.in_order(now, packet, mem, receives, completions, counters);
+        if told && !unsent && self.expected > seq && packet.bth.opcode != Opcode::ReadRequest {
+            // Soft-RoCE goes back for one NAK only until an acknowledge comes, and then waits for
+            // its timer: in a long message it would crawl from one loss to the next.
+            self.replies.acknowledge_at_once();
+        }
         if let Err(Refusal(code)) = result {
             self.replies.refuse(Syndrome::Nak(code), self.expected);
         }

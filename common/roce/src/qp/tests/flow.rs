@@ -464,6 +464,34 @@ fn a_nak_that_waited_is_cancelled_by_the_packet() {
 }
 
 #[test]
+fn a_gap_that_closes_is_acknowledged_at_once() {
+    let mut pair = small_messages(Pair::new(PathMtu::Mtu1024, |_, _| {}), 2);
+    let side = &mut pair.sides[0];
+    let mut out = Vec::new();
+    assert_eq!(side.qp.poll_transmit(pair.now, 9, &side.mem, &mut out), 2);
+    let packets: Vec<_> = out.iter().map(|transmit| wire_bytes(transmit, &side.mem)).collect();
+    let answer = |pair: &mut Pair| {
+        let side = &mut pair.sides[1];
+        let mut out = Vec::new();
+        side.qp.poll_transmit(pair.now, 9, &side.mem, &mut out);
+        out.iter().map(|transmit| wire_bytes(transmit, &side.mem)).collect::<Vec<_>>()
+    };
+    pair.inject(1, &packets[1]);
+    let naks = answer(&mut pair);
+    assert_eq!(naks.len(), 1);
+    assert_eq!(syndrome(&naks[0]), Some(Syndrome::Nak(NakCode::PsnSequence)));
+    // The peer went back: it may count on its next gap being told only if this is acknowledged.
+    pair.inject(1, &packets[0]);
+    let acks = answer(&mut pair);
+    assert_eq!(acks.len(), 1);
+    assert!(matches!(syndrome(&acks[0]), Some(Syndrome::Ack { .. })), "{:?}", syndrome(&acks[0]));
+    assert_eq!(bth(&acks[0]).psn, bth(&packets[0]).psn);
+    // What was in order all the time is acknowledged a little later, as ever.
+    pair.inject(1, &packets[1]);
+    assert!(answer(&mut pair).is_empty());
+}
+
+#[test]
 fn naks_of_a_sequence_error_name_the_expected_packet() {
     let mut pair = small_messages(Pair::new(PathMtu::Mtu1024, |_, _| {}), 4);
     let naks = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
