@@ -30,10 +30,13 @@ mkdir "$WORK/bin" && cp "$LAB_BIN/lariat" "$LAB_BIN/lariatd" "$WORK/bin/" && LAB
 
 check 'without a device' refused 'this machine has no RDMA device'
 must 'Soft-RoCE' eval 'load_rdma && add_rdma && modprobe -a ib_uverbs rdma_ucm'
-# Where udev is at work it loads that module too.
+# udev and librdmacm load that module too, where they can.
+mkdir -p /etc/modprobe.d
+echo 'install rdma_ucm /bin/false' >/etc/modprobe.d/lab.conf
 unloaded() { modprobe -r rdma_ucm; absent /dev/infiniband/rdma_cm; }
 must 'but not its module for user space' eval 'sleep 2; until_true 10 unloaded'
 check 'without its modules for user space' refused 'rdma_cm does not exist.*modprobe'
+rm /etc/modprobe.d/lab.conf
 must 'the module' modprobe rdma_ucm
 must 'and its file' until_true 10 test -e /dev/infiniband/rdma_cm
 chmod 600 /dev/infiniband/*
