@@ -77,6 +77,9 @@ pub(crate) const PEERS: &[Tool] = &[
 /// What building needs: a linker, and for the feature `ib` the libraries of RDMA devices.
 pub(crate) const BUILD: &[Tool] = &[CC, PKG_CONFIG, IBVERBS, RDMACM, LIBCLANG];
 
+/// For `cargo xtask lab bench`.
+pub(crate) const OPEN_ISCSI: Tool = Tool::program("iscsid", "open-iscsi");
+
 /// What `cargo xtask lab` needs, on this machine and in the guest, which has the same files.
 pub(crate) const LAB: &[Tool] = &[
     CC,

@@ -4,6 +4,7 @@
 //! view of this machine's file system. Needs no RDMA device, no KVM, no modules on this machine.
 //! docs/lab.md says what each scenario proves.
 
+mod bench;
 mod guest;
 mod kernel;
 mod parts;
@@ -54,7 +55,13 @@ pub(crate) struct Options {
     /// processor of this machine. Without KVM.
     #[arg(long)]
     steady: bool,
+    /// Print what the scenario bench measured, leave docs as it is.
+    #[arg(long)]
+    no_write: bool,
 }
+
+/// The scenario that measures.
+const BENCH: &str = "bench";
 
 /// Where the lab keeps what it downloads and writes.
 fn folder() -> PathBuf {
@@ -71,6 +78,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let chosen = scenario::choose(all, &options.scenarios)?;
     setup::install(setup::LAB)?;
+    let measures = chosen.iter().any(|scenario| scenario.name == BENCH);
+    if measures {
+        setup::install(&[setup::OPEN_ISCSI])?;
+    }
     let binaries = match &options.binaries {
         Some(folder) => fs::canonicalize(folder)?,
         None => cluster::Binaries::build()?.folder().to_owned(),
@@ -93,6 +104,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let passed = outcomes.iter().filter(|outcome| outcome.verdict == Verdict::Passed).count();
     let failed = outcomes.len() - passed;
     println!("\n{}", table.markdown());
+    if measures && failed == 0 {
+        bench::publish(&folder().join("out/bench"), &guest.kernel.version, !options.no_write)?;
+    }
     println!("{passed} passed, {failed} failed");
     if failed > 0 {
         bail!("{failed} of {} scenarios failed on kernel {}", chosen.len(), guest.kernel.version);

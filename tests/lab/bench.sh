@@ -1,0 +1,174 @@
+# Side by side: what remote disks cost over one network. The kernel's host with the kernel's target and with
+# ours, our initiator with both, the kernel's iSCSI over TCP and iSER; the same null and memory disks.
+# limit: 1800
+# run: by name
+. "$(dirname "$0")/lib.sh"
+
+seconds=${BENCH_SECONDS:-3} rounds=${BENCH_ROUNDS:-2}
+out=$LAB_OUT/bench
+rm -rf "$out" && mkdir -p "$out"
+iqn=iqn.2026-11.io.lariat
+address=10.9.0.1
+
+# --- the targets. Each serves /dev/nullbN (no data) and /dev/ramN, or what is the same to it.
+
+kernel_port=4422
+nvmet() {
+    local root=/sys/kernel/config/nvmet
+    local subsystem=$root/subsystems/$KERNEL_NQN port=$root/ports/9
+    mkdir "$subsystem" && echo 1 >"$subsystem/attr_allow_any_host" || return
+    mkdir "$subsystem/namespaces/1" "$subsystem/namespaces/2" || return
+    echo /dev/nullb0 >"$subsystem/namespaces/1/device_path" && echo /dev/ram0 >"$subsystem/namespaces/2/device_path" &&
+        echo 1 >"$subsystem/namespaces/1/enable" && echo 1 >"$subsystem/namespaces/2/enable" &&
+        mkdir "$port" && echo rdma >"$port/addr_trtype" && echo ipv4 >"$port/addr_adrfam" &&
+        echo $address >"$port/addr_traddr" && echo $kernel_port >"$port/addr_trsvcid" &&
+        ln -s "$subsystem" "$port/subsystems/"
+}
+
+lariatd() {
+    cat >"$WORK/lariatd.toml" <<EOF
+[[listener]]
+address = "$address"
+fabric = "ib"
+[[subsystem]]
+nqn = "$NQN"
+allow_any_host = true
+[[subsystem.namespace]]
+nsid = 1
+backend = { type = "null", size = "256MiB" }
+[[subsystem.namespace]]
+nsid = 2
+backend = { type = "memory", size = "256MiB" }
+[target]
+reactors = 1
+EOF
+    lariatd_log=$WORK/lariatd-1.log
+    "$LAB_BIN/lariatd" --config "$WORK/lariatd.toml" >"$lariatd_log" 2>&1 &
+    lariatd_pid=$!
+    until_true 30 grep -qx ready "$lariatd_log"
+}
+
+# lio NAME PORT ISER: a target with both disks. The first call makes the disks.
+lio() {
+    local root=/sys/kernel/config/target
+    local group=$root/iscsi/$iqn:$1/tpgt_1 disk portal
+    if [ ! -d $root/core/iblock_0/null ]; then
+        for disk in null:/dev/nullb1 memory:/dev/ram1; do
+            mkdir -p "$root/core/iblock_0/${disk%%:*}" &&
+                echo "udev_path=${disk#*:}" >"$root/core/iblock_0/${disk%%:*}/control" &&
+                echo 1 >"$root/core/iblock_0/${disk%%:*}/enable" || return
+        done
+    fi
+    mkdir -p "$group" &&
+        echo 0 >"$group/attrib/authentication" &&
+        echo 1 >"$group/attrib/generate_node_acls" &&
+        echo 0 >"$group/attrib/demo_mode_write_protect" || return
+    mkdir "$group/lun/lun_0" "$group/lun/lun_1" &&
+        ln -s $root/core/iblock_0/null "$group/lun/lun_0/" &&
+        ln -s $root/core/iblock_0/memory "$group/lun/lun_1/" || return
+    portal=$group/np/$address:$2
+    mkdir "$portal" || return
+    [ "$3" = 0 ] || echo 1 >"$portal/iser" || return
+    echo 1 >"$group/enable"
+}
+
+# --- the kernel's hosts
+
+# iscsi NAME PORT TRANSPORT: logs in; the disks become $NAME.null and $NAME.memory in $WORK.
+iscsi() {
+    local node=(iscsiadm -m node -T "$iqn:$1" -p "$address:$2")
+    "${node[@]}" -o new && "${node[@]}" -o update -n iface.transport_name -v "$3" &&
+        "${node[@]}" --login && until_true 20 iscsi_disks "$1"
+}
+iscsi_disks() {
+    iscsiadm -m session -P 3 | awk -v name="$iqn:$1" -v to="$WORK/$1" '
+        $1 == "Target:" { ours = $2 == name }
+        ours && /Lun:/ { lun = $NF }
+        ours && /Attached scsi disk/ { print "/dev/" $4 > (to (lun == 0 ? ".null" : ".memory")); found++ }
+        END { exit found != 2 }'
+}
+
+# nvme_host NAME NQN PORT
+nvme_host() {
+    nvme connect -t rdma -a $address -s "$3" -n "$2" -q $HOST_NQN -I $HOST_ID --nr-io-queues=2 || return
+    until_true 20 nvme_disks "$1" "$2"
+}
+nvme_disks() {
+    local file name found=0
+    for file in /sys/class/nvme-subsystem/nvme-subsys*/subsysnqn; do
+        [ "$(cat "$file")" = "$2" ] || continue
+        for name in "$(dirname "$file")"/nvme*n[12]; do
+            name=${name##*/}
+            [ -b "/dev/$name" ] || continue
+            case $name in *n1) echo "/dev/$name" >"$WORK/$1.null" ;; *) echo "/dev/$name" >"$WORK/$1.memory" ;; esac
+            found=$((found + 1))
+        done
+    done
+    [ $found = 2 ]
+}
+
+# --- measuring
+
+# Ticks of 10 ms that the guest's processors worked, and that a process did.
+busy() { awk '/^cpu / { print $2 + $3 + $4 + $7 + $8 + $9 }' /proc/stat; }
+ticks() { awk '{ sub(/.*\) /, ""); print $12 + $13 }' "/proc/$lariatd_pid/stat"; }
+
+# measure PEER DISK RW BS DEPTH ROUND: the tool's JSON, and what it cost, in $out.
+measure() {
+    local name=$1-$2-$3-$4-$5-$6 before_busy before_target client
+    before_busy=$(busy) before_target=$(ticks)
+    client=$({ TIMEFORMAT='%U %S'; time tool "$@" >"$out/$name.json" 2>"$out/$name.err"; } 2>&1) ||
+        { cat "$out/$name.err"; return 1; }
+    printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$@" $(($(busy) - before_busy)) \
+        $(($(ticks) - before_target)) "$(awk '{ print ($1 + $2) * 100 }' <<<"$client")" >>"$out/cost.tsv"
+}
+tool() {
+    local port nqn nsid
+    case $1 in
+    ours-*)
+        case $1 in
+        ours-kernel) port=$kernel_port nqn=$KERNEL_NQN ;;
+        *) port=4420 nqn=$NQN ;;
+        esac
+        case $2 in null) nsid=1 ;; *) nsid=2 ;; esac
+        "$LAB_BIN/lariat" bench -a $address -s $port -n $nqn --fabric ib -q $HOST_NQN -I $HOST_ID \
+            --namespace-id $nsid --rw "$3" --bs "$4" --iodepth "$5" --runtime "$seconds" --output-format json
+        ;;
+    *)
+        fio --name=job --filename="$(cat "$WORK/$1.$2")" --rw="$3" --bs="$4" --iodepth="$5" --runtime="$seconds" \
+            --ioengine=io_uring --direct=1 --time_based --size=256m --randrepeat=0 --norandommap \
+            --percentile_list=50:99 --output-format=json
+        ;;
+    esac
+}
+
+peers=(nvmet lariatd ours-lariatd ours-kernel iscsi iser)
+jobs=('randread 4k 1' 'randread 4k 32' 'randwrite 4k 1' 'randwrite 4k 32' 'read 128k 16' 'write 128k 16')
+
+must 'networks with Soft-RoCE' networks 4500
+must 'null disks' modprobe null_blk nr_devices=2 queue_mode=2 irqmode=0 bs=512 gb=1
+must 'memory disks' modprobe brd rd_nr=2 rd_size=$((256 * 1024))
+mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
+must 'nvmet-rdma' nvmet
+must 'lariatd' lariatd
+must 'modules of iSCSI' modprobe -a target_core_mod target_core_iblock iscsi_target_mod ib_isert iscsi_tcp ib_iser
+must 'LIO over TCP' lio iscsi 3260 0
+must 'LIO over iSER' lio iser 3261 1
+mkdir -p /etc/iscsi /run/lock/iscsi
+echo "InitiatorName=$iqn:host" >/etc/iscsi/initiatorname.iscsi
+must 'iscsid' iscsid
+must 'the host with nvmet' nvme_host nvmet $KERNEL_NQN $kernel_port
+must 'the host with lariatd' nvme_host lariatd $NQN 4420
+must 'the host with iSCSI' iscsi iscsi 3260 tcp
+must 'the host with iSER' iscsi iser 3261 iser
+for ((round = 1; round <= rounds; round++)); do
+    for disk in null memory; do
+        for job in "${jobs[@]}"; do
+            for peer in "${peers[@]}"; do
+                # shellcheck disable=SC2086 # three words
+                check "round $round: $peer, $disk, $job" measure "$peer" $disk $job $round
+            done
+        done
+    done
+done
+finish
