@@ -109,41 +109,43 @@ nvme_disks() {
 
 # --- measuring
 
-# Ticks of 10 ms that the guest's processors worked, and that a process did.
+# Ticks of 10 ms that the guest's processors worked.
 busy() { awk '/^cpu / { print $2 + $3 + $4 + $7 + $8 + $9 }' /proc/stat; }
-ticks() { awk '{ sub(/.*\) /, ""); print $12 + $13 }' "/proc/$lariatd_pid/stat"; }
 
-# measure PEER DISK RW BS DEPTH ROUND: the tool's JSON, and what it cost, in $out.
+# measure PEER DISK WORKLOAD ROUND: the tool's command, its report, and what it cost.
 measure() {
-    local name=$1-$2-$3-$4-$5-$6 before_busy before_target client
-    before_busy=$(busy) before_target=$(ticks)
-    client=$({ TIMEFORMAT='%U %S'; time tool "$@" >"$out/$name.json" 2>"$out/$name.err"; } 2>&1) ||
-        { cat "$out/$name.err"; return 1; }
-    printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$@" $(($(busy) - before_busy)) \
-        $(($(ticks) - before_target)) "$(awk '{ print ($1 + $2) * 100 }' <<<"$client")" >>"$out/cost.tsv"
+    local name=$out/$1-$2-$3-$4 before client words
+    command_of "$1" "$2" "$3"
+    echo "${words[*]}" >"$name.command"
+    before=$(busy)
+    client=$({ TIMEFORMAT='%U %S'; time "${words[@]}" >"$name.json" 2>"$name.err"; } 2>&1) ||
+        { cat "$name.err"; return 1; }
+    printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$@" $(($(busy) - before)) \
+        "$(awk '{ print int(($1 + $2) * 100) }' <<<"$client")" >>"$out/cost.tsv"
 }
-tool() {
-    local port nqn nsid
+
+# command_of PEER DISK WORKLOAD, which is called as in `cargo xtask bench`: randread-4k-qd1.
+command_of() {
+    local rw=${3%%-*} depth=${3##*qd} bs=${3#*-} port=4420 nqn=$NQN nsid=1
+    bs=${bs%-*}
+    [ "$1" = ours-kernel ] && port=$kernel_port nqn=$KERNEL_NQN
+    [ "$2" = memory ] && nsid=2
     case $1 in
     ours-*)
-        case $1 in
-        ours-kernel) port=$kernel_port nqn=$KERNEL_NQN ;;
-        *) port=4420 nqn=$NQN ;;
-        esac
-        case $2 in null) nsid=1 ;; *) nsid=2 ;; esac
-        "$LAB_BIN/lariat" bench -a $address -s $port -n $nqn --fabric ib -q $HOST_NQN -I $HOST_ID \
-            --namespace-id $nsid --rw "$3" --bs "$4" --iodepth "$5" --runtime "$seconds" --output-format json
+        words=("$LAB_BIN/lariat" bench -a $address -s $port -n "$nqn" --fabric ib -q $HOST_NQN -I $HOST_ID
+            --namespace-id $nsid --rw "$rw" --bs "$bs" --iodepth "$depth" --runtime "$seconds" --output-format json)
         ;;
     *)
-        fio --name=job --filename="$(cat "$WORK/$1.$2")" --rw="$3" --bs="$4" --iodepth="$5" --runtime="$seconds" \
-            --ioengine=io_uring --direct=1 --time_based --size=256m --randrepeat=0 --norandommap \
-            --percentile_list=50:99 --output-format=json
+        words=(fio --name=job --filename="$(cat "$WORK/$1.$2")" --rw="$rw" --bs="$bs" --iodepth="$depth"
+            --runtime="$seconds" --ioengine=io_uring --direct=1 --time_based --size=256m --randrepeat=0 --norandommap
+            --lat_percentiles=1 --clat_percentiles=0 --percentile_list=50:90:99:99.9 --output-format=json)
         ;;
     esac
 }
 
 peers=(nvmet lariatd ours-lariatd ours-kernel iscsi iser)
-jobs=('randread 4k 1' 'randread 4k 32' 'randwrite 4k 1' 'randwrite 4k 32' 'read 128k 16' 'write 128k 16')
+workloads=(randread-4k-qd1 randread-4k-qd32 randwrite-4k-qd1 randwrite-4k-qd32 read-128k-qd16 write-128k-qd16)
+echo "$seconds" >"$out/seconds"
 
 must 'networks with Soft-RoCE' networks 4500
 must 'null disks' modprobe null_blk nr_devices=2 queue_mode=2 irqmode=0 bs=512 gb=1
@@ -161,12 +163,11 @@ must 'the host with nvmet' nvme_host nvmet $KERNEL_NQN $kernel_port
 must 'the host with lariatd' nvme_host lariatd $NQN 4420
 must 'the host with iSCSI' iscsi iscsi 3260 tcp
 must 'the host with iSER' iscsi iser 3261 iser
-for ((round = 1; round <= rounds; round++)); do
+for ((round = 0; round < rounds; round++)); do
     for disk in null memory; do
-        for job in "${jobs[@]}"; do
+        for workload in "${workloads[@]}"; do
             for peer in "${peers[@]}"; do
-                # shellcheck disable=SC2086 # three words
-                check "round $round: $peer, $disk, $job" measure "$peer" $disk $job $round
+                check "round $round: $peer, $disk, $workload" measure "$peer" $disk "$workload" $round
             done
         done
     done

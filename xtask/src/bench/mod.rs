@@ -6,17 +6,17 @@
 //! table in docs/benchmarks.md.
 
 mod goals;
-mod machine;
+pub(crate) mod machine;
 mod page;
 mod peer;
 mod peers;
 mod process;
 mod report;
-mod results;
+pub(crate) mod results;
 mod run;
-mod stats;
-mod tools;
-mod workload;
+pub(crate) mod stats;
+pub(crate) mod tools;
+pub(crate) mod workload;
 
 use std::path::PathBuf;
 
