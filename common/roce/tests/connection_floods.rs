@@ -114,7 +114,7 @@ fn who_does_not_answer_makes_room_for_others() {
 }
 
 #[test]
-fn a_request_in_anothers_name_draws_few_answers() {
+fn a_request_in_a_false_name_draws_few_answers() {
     let mut lab = Lab::new(|_| {});
     lab.hear({
         let mut greedy = req();
