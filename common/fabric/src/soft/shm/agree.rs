@@ -35,6 +35,10 @@ const LIMIT: Duration = Duration::from_millis(200);
 /// Links of a member, at most.
 const MAX_LINKS: usize = 1024;
 const BACKLOG: i32 = 64;
+/// Conversations at a time: who says nothing holds up nobody else. More than may wait to be accepted.
+const MAX_TALKS: usize = 96;
+/// What a conversation's thread needs, and some more.
+const TALK_STACK_BYTES: usize = 256 << 10;
 
 /// Why there is no link.
 #[derive(Debug, thiserror::Error)]
@@ -250,7 +254,7 @@ impl Post {
     }
 }
 
-/// The thread that agrees with those who ask.
+/// The thread that agrees with those who ask; each conversation has a short-lived one of its own.
 #[derive(Debug)]
 pub(super) struct Acceptor {
     shared: Arc<Shared>,
@@ -266,7 +270,10 @@ struct Shared {
 
 impl Acceptor {
     /// Starts the thread. `wake` is called with the number of a member that has mail.
-    pub(super) fn start(post: Arc<Post>, wake: impl Fn(u8) + Send + 'static) -> io::Result<Self> {
+    pub(super) fn start(
+        post: Arc<Post>,
+        wake: impl Fn(u8) + Send + Sync + 'static,
+    ) -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let stop = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         epoll.add(&stop, EpollEvent::new(EpollFlags::EPOLLIN, u64::MAX))?;
@@ -305,29 +312,47 @@ impl Drop for Acceptor {
 }
 
 impl Shared {
-    fn serve(&self, post: &Post, wake: &impl Fn(u8)) {
-        loop {
-            let mut events = [EpollEvent::empty(); 8];
-            let count = match self.epoll.wait(&mut events, EpollTimeout::NONE) {
-                Ok(count) => count,
-                Err(Errno::EINTR) => continue,
-                Err(error) => {
-                    tracing::warn!(%error, "no more shared-memory links are made");
-                    return;
-                }
-            };
-            for event in events.iter().take(count) {
-                if event.data() == u64::MAX {
-                    return;
-                }
-                let Some((address, socket)) = self.accept(event.data()) else { continue };
-                let until = Instant::now() + LIMIT;
-                let talk = Talk { socket, until, stop: Some(self.stop.as_fd()) };
-                if let Err(error) = answer(&talk, address, post, wake) {
-                    tracing::debug!(%address, %error, "no shared-memory link");
+    fn serve(&self, post: &Post, wake: &(impl Fn(u8) + Sync)) {
+        let talks = AtomicUsize::new(0);
+        // At its end, which `stop` is to the conversations too, all threads are waited for.
+        std::thread::scope(|scope| {
+            loop {
+                let mut events = [EpollEvent::empty(); 8];
+                let count = match self.epoll.wait(&mut events, EpollTimeout::NONE) {
+                    Ok(count) => count,
+                    Err(Errno::EINTR) => continue,
+                    Err(error) => {
+                        tracing::warn!(%error, "no more shared-memory links are made");
+                        return;
+                    }
+                };
+                for event in events.iter().take(count) {
+                    if event.data() == u64::MAX {
+                        return;
+                    }
+                    let Some((address, socket)) = self.accept(event.data()) else { continue };
+                    let until = Instant::now() + LIMIT;
+                    let talk = Talk { socket, until, stop: Some(self.stop.as_fd()) };
+                    if talks.fetch_add(1, Ordering::Relaxed) >= MAX_TALKS {
+                        converse(&talk, address, post, wake);
+                        talks.fetch_sub(1, Ordering::Relaxed);
+                        continue;
+                    }
+                    let talks = &talks;
+                    let thread = std::thread::Builder::new()
+                        .name("lariat-shm-talk".to_owned())
+                        .stack_size(TALK_STACK_BYTES)
+                        .spawn_scoped(scope, move || {
+                            converse(&talk, address, post, wake);
+                            talks.fetch_sub(1, Ordering::Relaxed);
+                        });
+                    if let Err(error) = thread {
+                        talks.fetch_sub(1, Ordering::Relaxed);
+                        tracing::debug!(%address, %error, "no thread to agree on a link");
+                    }
                 }
             }
-        }
+        });
     }
 
     fn accept(&self, number: u64) -> Option<(SocketAddr, OwnedFd)> {
@@ -347,7 +372,13 @@ impl Shared {
     }
 }
 
-/// The other side of [`ask`].
+/// The other side of [`ask`], to its end.
+fn converse(talk: &Talk<'_>, address: SocketAddr, post: &Post, wake: &impl Fn(u8)) {
+    if let Err(error) = answer(talk, address, post, wake) {
+        tracing::debug!(%address, %error, "no shared-memory link");
+    }
+}
+
 fn answer(
     talk: &Talk<'_>,
     address: SocketAddr,

@@ -11,15 +11,12 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use lariat_roce::time::Timestamp;
 use lariat_roce::transmit::{Payload, Transmit};
-use nix::cmsg_space;
 use nix::errno::Errno;
-use nix::sys::socket::{
-    self, AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType,
-};
+use nix::sys::socket::{self, AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType};
 
 use super::ring::{self, Broken, Consumer, PacketBuffer, Piece, Producer, Pushed};
 use crate::regions::RegionTable;
@@ -27,8 +24,8 @@ use crate::regions::RegionTable;
 /// How long others wait for a peer whose ring is full and that takes nothing out. After that its
 /// packets are lost, as a full socket would lose them.
 const PATIENCE: Duration = Duration::from_millis(10);
-/// Descriptors that one message may bring (SCM_MAX_FD): with room for all, none is left over.
-const MAX_FDS: usize = 253;
+/// Room for the descriptors that one message may bring (253, SCM_MAX_FD), and their header.
+const CONTROL_BYTES: usize = 16 + 254 * size_of::<RawFd>();
 /// What is written before the peer is shown it.
 const PUBLISH_BYTES: u64 = 8 << 10;
 
@@ -118,11 +115,12 @@ impl Link {
         self.bell.as_fd()
     }
 
-    /// Takes what was rung; `false` if the peer is gone.
+    /// Takes what was rung; `false` if the peer is gone, or makes noise: it is to ring once for each
+    /// time that it was asked to, and what it rang is taken before it is asked again.
     pub(super) fn hear(&self) -> bool {
         let mut rings = [0; 64];
         match socket::recv(self.bell.as_raw_fd(), &mut rings, MsgFlags::MSG_DONTWAIT) {
-            Ok(bytes) => bytes != 0,
+            Ok(bytes) => (1..rings.len()).contains(&bytes),
             Err(Errno::EAGAIN | Errno::EINTR) => true,
             Err(_) => false,
         }
@@ -241,25 +239,50 @@ pub(super) fn pass(socket: BorrowedFd<'_>, message: &[u8], ends: &Ends) -> io::R
     Ok(())
 }
 
+/// The descriptors that the kernel gave with a message.
+fn descriptors(header: &libc::msghdr) -> Vec<OwnedFd> {
+    let mut fds = Vec::new();
+    // SAFETY: the kernel wrote the control messages of this header and their length, and the macros
+    // stay inside it; the descriptors were opened for this call, nobody else has them.
+    unsafe {
+        let empty = libc::CMSG_LEN(0) as usize;
+        let mut at = libc::CMSG_FIRSTHDR(header);
+        while let Some(message) = at.as_ref() {
+            if (message.cmsg_level, message.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                let data = libc::CMSG_DATA(at).cast::<RawFd>();
+                let count = message.cmsg_len.saturating_sub(empty) / size_of::<RawFd>();
+                fds.extend(
+                    (0..count).map(|nth| OwnedFd::from_raw_fd(data.add(nth).read_unaligned())),
+                );
+            }
+            at = libc::CMSG_NXTHDR(header, at);
+        }
+    }
+    fds
+}
+
 /// Receives a message, and the two descriptors of a link if there are exactly two, without waiting.
 /// `None` at the end.
 pub(super) fn receive(
     socket: BorrowedFd<'_>,
     message: &mut [u8],
 ) -> io::Result<Option<(usize, Option<Ends>)>> {
-    let mut control = cmsg_space!([std::os::fd::RawFd; MAX_FDS]);
-    let mut pieces = [io::IoSliceMut::new(message)];
-    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
-    let received =
-        socket::recvmsg::<()>(socket.as_raw_fd(), &mut pieces, Some(&mut control), flags)?;
-    let mut fds = Vec::new();
-    for message in received.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(raw) = message {
-            // SAFETY: the kernel opened these descriptors for this call; nobody else has them.
-            fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
-        }
-    }
-    let bytes = received.bytes;
+    let mut control = [0_u64; CONTROL_BYTES / 8];
+    let mut piece = libc::iovec { iov_base: message.as_mut_ptr().cast(), iov_len: message.len() };
+    // SAFETY: zeros are a valid (empty) header.
+    let mut header: libc::msghdr = unsafe { core::mem::zeroed() };
+    header.msg_iov = &raw mut piece;
+    header.msg_iovlen = 1;
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = CONTROL_BYTES;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the header names two exclusive borrows with their lengths.
+    let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) };
+    // What comes negative is an error.
+    let bytes = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+    // All of them, also if there was no room in our table for the rest (MSG_CTRUNC): what is not
+    // taken here nobody closes.
+    let fds = descriptors(&header);
     if bytes == 0 {
         return Ok(None);
     }

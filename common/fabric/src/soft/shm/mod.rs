@@ -150,7 +150,12 @@ impl Network for HostNetwork {
                 let reason = format!("no shared memory with {}: {error}", peer.ip());
                 tracing::info!(%peer, reason = %error, "packets go by UDP");
                 wire.declined = Some((peer, reason.clone()));
-                if wire.choice == WireChoice::Shm { Err(reason) } else { Ok(()) }
+                if wire.choice == WireChoice::Shm {
+                    return Err(format!(
+                        "{reason}; choose the wire \"auto\" or \"udp\" to reach it"
+                    ));
+                }
+                Ok(())
             }
         }
     }

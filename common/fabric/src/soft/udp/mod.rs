@@ -158,7 +158,7 @@ impl UdpNetwork {
     }
 
     /// What wakes a member of the group, by number.
-    pub(super) fn waker(&self) -> impl Fn(u8) + Send + use<> {
+    pub(super) fn waker(&self) -> impl Fn(u8) + Send + Sync + use<> {
         let group = Arc::clone(&self.group);
         move |member| {
             if let Some(mailbox) = group.members.get(usize::from(member)) {

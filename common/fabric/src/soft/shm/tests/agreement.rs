@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use super::super::agree::{Acceptor, NoLink, Post, ask, trusted};
 use super::super::hello::{Answer, Hello, VERSION, Verdict};
-use super::super::link::Peer;
+use super::super::link::{self, Peer};
 
 const RING: u32 = 64 << 10;
 
@@ -62,10 +63,22 @@ fn ends_tell_of_each_others_end() {
     assert!(links[0].hear() && taken[0].hear());
     drop(taken);
     assert!(!links[0].hear());
+    // Nor is who rings all the time.
+    acceptor.listen(address(11)).unwrap();
+    let links = ask(us(), address(11), RING).unwrap();
+    let taken = post.letterbox(address(11), 0).take();
+    let ring = |times: usize| {
+        let flags = socket::MsgFlags::MSG_NOSIGNAL;
+        socket::send(taken[0].bell().as_raw_fd(), &vec![1; times], flags).unwrap();
+    };
+    ring(2);
+    assert!(links[0].hear());
+    ring(1000);
+    assert!(!links[0].hear());
 }
 
 /// Speaks the other side's part.
-fn fake(last: u8, part: impl FnOnce(std::os::fd::OwnedFd) + Send + 'static) {
+fn fake(last: u8, part: impl FnOnce(OwnedFd) + Send + 'static) {
     let flags = SockFlag::SOCK_CLOEXEC;
     let listener = socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
     let name = format!("lariat-shm/{}", address(last));
@@ -75,7 +88,7 @@ fn fake(last: u8, part: impl FnOnce(std::os::fd::OwnedFd) + Send + 'static) {
     std::thread::spawn(move || part(socket::accept4(&listener, flags).unwrap()));
 }
 
-fn say(socket: &std::os::fd::OwnedFd, bytes: &[u8]) {
+fn say(socket: &OwnedFd, bytes: &[u8]) {
     let flags = socket::MsgFlags::MSG_NOSIGNAL;
     socket::send(socket.as_raw_fd(), bytes, flags).unwrap();
 }
@@ -127,21 +140,66 @@ fn refusals_are_told() {
     assert!(matches!(ask(us(), address(8), RING), Err(NoLink::Malformed)));
 }
 
+/// What one process after the other that stands still would add up to.
+#[test]
+fn the_silent_do_not_hold_up_the_others() {
+    let post = Arc::new(Post::new(1));
+    let acceptor = Acceptor::start(Arc::clone(&post), |_| ()).unwrap();
+    acceptor.listen(address(10)).unwrap();
+    let silent: Vec<_> = (0..40).map(|_| connect(10)).collect();
+    assert_eq!(ask(us(), address(10), RING).unwrap().len(), 1);
+    drop(acceptor);
+    drop(silent);
+}
+
+/// A message brings ten descriptors to a process that has room for three or four.
+#[test]
+fn no_descriptor_is_left_open_where_there_is_no_room_for_all() {
+    const CHILD: &str = "LARIAT_TEST_FEW_DESCRIPTORS";
+    if std::env::var_os(CHILD).is_none() {
+        // The limit is the process's: one of its own, for this test alone.
+        let name = std::thread::current().name().unwrap().to_owned();
+        let program = std::env::current_exe().unwrap();
+        let mut child = std::process::Command::new(program);
+        let status = child.args(["--exact", &name]).env(CHILD, "1").status().unwrap();
+        assert!(status.success());
+        return;
+    }
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let (from, to) =
+        socket::socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
+    let gifts = [from.as_raw_fd(); 10];
+    let control = [socket::ControlMessage::ScmRights(&gifts)];
+    let pieces = [std::io::IoSlice::new(b"?")];
+    let none = socket::MsgFlags::empty();
+    socket::sendmsg::<()>(from.as_raw_fd(), &pieces, &control, none, None).unwrap();
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = open();
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, before as u64 + 3, hard).unwrap();
+    let mut bytes = [0; 8];
+    let heard = link::receive(to.as_fd(), &mut bytes).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
+    assert!(matches!(heard, Some((1, None))), "{heard:?}");
+    assert_eq!(open(), before);
+}
+
+fn connect(last: u8) -> OwnedFd {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let socket = socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+    let name = format!("lariat-shm/{}", address(last));
+    let name = UnixAddr::new_abstract(name.as_bytes()).unwrap();
+    socket::connect(socket.as_raw_fd(), &name).unwrap();
+    socket
+}
+
 /// Whatever comes to the acceptor: an answer, in time, and it goes on to serve others.
 #[test]
 fn strangers_do_not_stop_the_acceptor() {
     let post = Arc::new(Post::new(1));
     let acceptor = Acceptor::start(Arc::clone(&post), |_| ()).unwrap();
     acceptor.listen(address(9)).unwrap();
-    let connect = || {
-        let kind = SockType::SeqPacket;
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let socket = socket::socket(AddressFamily::Unix, kind, flags, None).unwrap();
-        let name = format!("lariat-shm/{}", address(9));
-        let name = UnixAddr::new_abstract(name.as_bytes()).unwrap();
-        socket::connect(socket.as_raw_fd(), &name).unwrap();
-        socket
-    };
+    let connect = || connect(9);
     let answer_to = |message: &[u8]| {
         let socket = connect();
         say(&socket, message);
