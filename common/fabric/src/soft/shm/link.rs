@@ -16,7 +16,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use lariat_roce::time::Timestamp;
 use lariat_roce::transmit::{Payload, Transmit};
 use nix::errno::Errno;
-use nix::sys::socket::{self, AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType};
+use nix::sys::socket::{
+    self, AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, sockopt,
+};
 
 use super::ring::{self, Broken, Consumer, PacketBuffer, Piece, Producer, Pushed};
 use crate::regions::RegionTable;
@@ -93,7 +95,16 @@ impl Link {
     }
 
     /// The other end of a link.
+    ///
+    /// # Errors
+    /// The memory or the bell is not what it is to be, or the operating system's word.
     pub(super) fn take(peer: Peer, ends: Ends, capacity: u32) -> io::Result<Self> {
+        if !is_bell(ends.bell.as_fd()) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a bell that is no socket pair",
+            ));
+        }
         Self::open(peer, ends.memory.as_fd(), ends.bell, capacity, Role::Taker)
     }
 
@@ -227,6 +238,12 @@ impl Link {
         self.armed = true;
         self.consumer.arm()
     }
+}
+
+/// Whether this is a connected Unix stream socket: of others we would not learn that the peer is gone.
+fn is_bell(fd: BorrowedFd<'_>) -> bool {
+    socket::getsockopt(&fd, sockopt::SockType) == Ok(SockType::Stream)
+        && socket::getpeername::<UnixAddr>(fd.as_raw_fd()).is_ok()
 }
 
 /// Sends a message with the two descriptors of a link, without waiting.

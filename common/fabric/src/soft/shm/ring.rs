@@ -359,10 +359,12 @@ impl Consumer {
         if self.head == self.tail {
             let tail = self.area.index(TAIL).load(Ordering::Acquire);
             let capacity = self.area.capacity;
-            match tail.checked_sub(self.head) {
-                Some(filled) if filled <= capacity && filled % UNIT == 0 => self.tail = tail,
-                _ => return Err(Broken::Index { head: self.head, tail, capacity }),
+            // What we have read but not released is the peer's to write no sooner than that.
+            let end = self.released.saturating_add(capacity);
+            if !(self.head..=end).contains(&tail) || tail % UNIT != 0 {
+                return Err(Broken::Index { head: self.head, tail, capacity });
             }
+            self.tail = tail;
         }
         Ok(self.head != self.tail)
     }

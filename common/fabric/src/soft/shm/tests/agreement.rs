@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use super::super::agree::{Acceptor, NoLink, Post, ask, trusted};
 use super::super::hello::{Answer, Hello, VERSION, Verdict};
-use super::super::link::{self, Peer};
+use super::super::link::{self, Link, Peer};
 
 const RING: u32 = 64 << 10;
 
@@ -182,6 +182,33 @@ fn no_descriptor_is_left_open_where_there_is_no_room_for_all() {
     setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
     assert!(matches!(heard, Some((1, None))), "{heard:?}");
     assert_eq!(open(), before);
+}
+
+/// A bell has to tell of its peer's end.
+#[test]
+fn only_connected_unix_streams_are_bells() {
+    let take = |bell: OwnedFd| {
+        let (_link, link::Ends { memory, .. }) = Link::make(us(), RING).unwrap();
+        Link::take(us(), link::Ends { memory, bell }, RING).is_ok()
+    };
+    let pair = |kind| {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        socket::socketpair(AddressFamily::Unix, kind, None, flags).unwrap()
+    };
+    let (bell, _other) = pair(SockType::Stream);
+    assert!(take(bell));
+    let (datagrams, _other) = pair(SockType::Datagram);
+    assert!(!take(datagrams));
+    let (pipe, _other) = std::io::pipe().unwrap();
+    assert!(!take(pipe.into()));
+    assert!(!take(std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into()));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let tcp = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    assert!(!take(tcp.into()));
+    assert!(!take(std::fs::File::open("/dev/null").unwrap().into()));
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let alone = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
+    assert!(!take(alone));
 }
 
 fn connect(last: u8) -> OwnedFd {

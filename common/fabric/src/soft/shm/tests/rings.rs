@@ -250,6 +250,15 @@ fn lies_about_indices_and_lengths_are_told_apart() {
         assert_eq!(record(headers, payload).consumer.pop(&mut buffer), Err(broken));
     }
     assert_eq!(record(12, 64).consumer.pop(&mut buffer).unwrap().unwrap().len(), 12 + 64 + 4);
+    // It goes on where it was told of no room yet.
+    let mut early = tail(64);
+    early.scribble(4096, &[12_u32.to_ne_bytes(), 0_u32.to_ne_bytes()].concat());
+    assert!(early.consumer.pop(&mut buffer).unwrap().is_some());
+    early.scribble(0, &(capacity + 64).to_ne_bytes());
+    let broken = Broken::Index { head: 64, tail: capacity + 64, capacity };
+    assert_eq!(early.consumer.pop(&mut buffer), Err(broken));
+    early.consumer.release();
+    assert_eq!(early.consumer.look(), Ok(true));
     // The reader claims to have read what was never written, or to have gone back.
     let mut both = both();
     while both.push(&[1; 28], &[2; 4096], 0) == Pushed::Yes {}
