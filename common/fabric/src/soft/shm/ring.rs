@@ -361,7 +361,7 @@ impl Consumer {
             let capacity = self.area.capacity;
             // What we have read but not released is the peer's to write no sooner than that.
             let end = self.released.saturating_add(capacity);
-            if !(self.head..=end).contains(&tail) || tail % UNIT != 0 {
+            if !(self.head..=end).contains(&tail) || !tail.is_multiple_of(UNIT) {
                 return Err(Broken::Index { head: self.head, tail, capacity });
             }
             self.tail = tail;
