@@ -3,8 +3,9 @@
 //! do, so that nobody answers for an address of another machine.
 //!
 //! A link lets its owner speak for the UDP address it claims, as a raw socket would. So both sides
-//! look at whose process the other is: the same user's or root's, or there is no link. Every step
-//! is bounded in time; without a link the packets go by UDP.
+//! look at whose process the other is: the same user's or root's, or there is no link. Nor may a
+//! process speak for an address that another one has claimed. Every step is bounded in time; without
+//! a link the packets go by UDP.
 //!
 //! [`ask`] is called by the wire that connects, [`Acceptor`] by the network that listens; both call
 //! `hello` and `link`.
@@ -29,6 +30,7 @@ use nix::sys::socket::{self, AddressFamily, MsgFlags, SockFlag, SockType, UnixAd
 use super::hello::{Answer, Hello, VERSION, Verdict};
 use super::link::{self, Ends, Link, Peer};
 use super::ring;
+use crate::soft::udp::claim::claimant;
 
 /// How long an agreement may take in all.
 const LIMIT: Duration = Duration::from_millis(200);
@@ -79,6 +81,13 @@ fn check_user(socket: &OwnedFd) -> Result<(), NoLink> {
     let uid = socket::getsockopt(socket, PeerCredentials)?.uid();
     let own = nix::unistd::geteuid().as_raw();
     if trusted(uid, own) { Ok(()) } else { Err(NoLink::OtherUser { uid }) }
+}
+
+/// Whether a process may speak for a UDP address: not for one that another has claimed. (Without a
+/// claim, which other ports than the well-known do not have, there is nothing to compare.)
+fn owns(socket: &OwnedFd, address: SocketAddr) -> bool {
+    let peer = socket::getsockopt(socket, PeerCredentials).map(|peer| u32::try_from(peer.pid()));
+    claimant(address).is_none_or(|owner| peer == Ok(Ok(owner)))
 }
 
 /// A conversation with an end.
@@ -402,6 +411,7 @@ fn answer(
         Some(hello) if hello.version != VERSION => Err(Verdict::OTHER_VERSION),
         Some(hello) if hello.member >= hello.members => Err(Verdict::MALFORMED),
         Some(hello) if !ring::fits(hello.capacity) => Err(Verdict::MALFORMED),
+        Some(hello) if !owns(&talk.socket, hello.address) => Err(Verdict::NOT_YOURS),
         Some(_) if boxes.iter().any(|one| one.links.load(Ordering::Relaxed) >= MAX_LINKS) => {
             Err(Verdict::TOO_MANY)
         }

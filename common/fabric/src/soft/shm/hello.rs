@@ -84,6 +84,7 @@ impl Verdict {
     pub(super) const OTHER_USER: Self = Self(3);
     pub(super) const TOO_MANY: Self = Self(4);
     pub(super) const CLOSED: Self = Self(5);
+    pub(super) const NOT_YOURS: Self = Self(6);
 
     pub(super) fn in_words(self) -> &'static str {
         match self {
@@ -93,6 +94,7 @@ impl Verdict {
             Self::OTHER_USER => "it belongs to another user",
             Self::TOO_MANY => "it has as many links as it can have",
             Self::CLOSED => "it has closed its address",
+            Self::NOT_YOURS => "the address that we speak from belongs to another process",
             Self(_) => "it refuses for an unknown reason",
         }
     }

@@ -49,9 +49,9 @@ pub(super) fn holder(ip: IpAddr) -> String {
     }
 }
 
-/// The process that holds the claim. Nobody ever takes what waits at a claim's socket, so once many
+/// The process that holds the claim, as our namespace of processes numbers it (0: not at all). Nobody ever takes what waits at a claim's socket, so once many
 /// have asked the kernel turns others away; it must not make them wait.
-fn claimant(address: SocketAddr) -> Option<u32> {
+pub(in crate::soft) fn claimant(address: SocketAddr) -> Option<u32> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let socket = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;
     let claim = UnixAddr::new_abstract(name(address).as_bytes()).ok()?;

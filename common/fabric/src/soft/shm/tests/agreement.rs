@@ -1,6 +1,9 @@
 //! How links come to be, and why not.
 
 use core::net::SocketAddr;
+use std::io::{BufRead, BufReader};
+use std::os::linux::net::SocketAddrExt;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -182,6 +185,40 @@ fn no_descriptor_is_left_open_where_there_is_no_room_for_all() {
     setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
     assert!(matches!(heard, Some((1, None))), "{heard:?}");
     assert_eq!(open(), before);
+}
+
+/// The address is another process's as long as that lives.
+#[test]
+fn nobody_speaks_for_another_process() {
+    const CHILD: &str = "LARIAT_TEST_HOLDS_CLAIM";
+    let theirs = address(13);
+    if std::env::var_os(CHILD).is_some() {
+        let name = format!("lariat-roce/{theirs}");
+        let name = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
+        let _claim = std::os::unix::net::UnixListener::bind_addr(&name).unwrap();
+        println!("\nbound");
+        let _ = std::io::stdin().read_line(&mut String::new());
+        return;
+    }
+    let name = std::thread::current().name().unwrap().to_owned();
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &name, "--nocapture"])
+        .env(CHILD, "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap() == "bound"));
+    let post = Arc::new(Post::new(1));
+    let acceptor = Acceptor::start(Arc::clone(&post), |_| ()).unwrap();
+    acceptor.listen(address(12)).unwrap();
+    let claimed = Peer { address: theirs, member: 0, members: 1 };
+    let refused = ask(claimed, address(12), RING);
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    assert!(matches!(refused, Err(NoLink::Refused(Verdict::NOT_YOURS))), "{refused:?}");
+    assert_eq!(ask(claimed, address(12), RING).unwrap().len(), 1);
 }
 
 /// A bell has to tell of its peer's end.
