@@ -21,15 +21,10 @@ use crate::core::{
     SubmitError, Transfer,
 };
 use crate::error::{ConnectError, IoError, RejectedIo};
+use crate::patience::{Looking, Patience, YIELD_AFTER};
 
 /// The longest sleep of a waiting owner: how late he may notice that the controller is gone.
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
-
-/// A target that takes longer is not worth to stay awake for, unless the user says so.
-const LONGEST_SPIN: Duration = Duration::from_micros(500);
-
-/// A waiting owner leaves his core to others only after so long: it costs a system call a turn.
-const YIELD_AFTER: Duration = Duration::from_micros(10);
 
 /// A request that ended.
 #[derive(Debug)]
@@ -82,8 +77,7 @@ pub struct IoQueue {
     depth: u32,
     /// Outstanding requests that are no reads.
     others: u32,
-    /// How long waits for reads are polled through, as learned from those before.
-    spin: Duration,
+    patience: Patience,
 }
 
 impl std::fmt::Debug for IoQueue {
@@ -147,8 +141,8 @@ impl IoQueue {
         let free = (0..depth).rev().collect();
         let shared = Arc::clone(shared);
         let regions = Vec::new();
-        let (others, spin) = (0, Duration::ZERO);
-        Ok(Self { shared, cell, qid, regions, tickets, free, depth, others, spin })
+        let (others, patience) = (0, Patience::default());
+        Ok(Self { shared, cell, qid, regions, tickets, free, depth, others, patience })
     }
 
     /// The queue's identifier.
@@ -427,21 +421,23 @@ impl IoQueue {
         let start = clock::now();
         let end = start + timeout;
         let reads_alone = self.others == 0;
-        let learned = if reads_alone { self.spin } else { Duration::ZERO };
-        let spin_end = start + learned.max(self.shared.options.spin);
+        let least = self.shared.options.spin;
+        let look_end = start + self.patience.limit(least, reads_alone);
         let yield_after = start + YIELD_AFTER;
         let mut now = start;
         cell.touch(now, &self.shared);
+        let mut looking = None;
         loop {
             let count = self.look(now, &mut lane, done);
             if count > 0 || self.outstanding() == 0 || now >= end {
                 if count > 0 && reads_alone {
-                    self.learn(now.since(start));
+                    self.patience.learn(least, now.since(start));
                 }
                 cell.touch(now, &self.shared);
                 return count;
             }
-            if now >= spin_end {
+            let looking = looking.get_or_insert_with(Looking::start);
+            if now >= look_end || looking.is_crowded() {
                 let until = end.min(now + LONGEST_SLEEP);
                 cell.back_at(until);
                 sleep_lane(&mut lane, cell.fds(), now, until);
@@ -453,15 +449,6 @@ impl IoQueue {
             }
             now = clock::now();
         }
-    }
-
-    /// Reads that are usually answered soon are polled for: to sleep would cost a wake-up each time.
-    fn learn(&mut self, waited: Duration) {
-        self.spin = if self.shared.options.spin.is_zero() || waited > LONGEST_SPIN {
-            Duration::ZERO
-        } else {
-            (waited * 2).max(self.spin - self.spin / 8).min(LONGEST_SPIN)
-        };
     }
 }
 

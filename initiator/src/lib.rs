@@ -60,6 +60,7 @@ mod host;
 mod io_queue;
 mod namespace;
 mod options;
+mod patience;
 mod provider;
 
 pub use buffer::{Buffer, BufferPool};
