@@ -13,7 +13,8 @@ use super::qp::{QueuePair, Tag};
 pub(super) enum State {
     /// Active side: address and route are asked for.
     Resolving {
-        timeout: core::time::Duration,
+        remote: core::net::SocketAddr,
+        deadline: Timestamp,
     },
     /// Active side: a queue pair can be made.
     Resolved,

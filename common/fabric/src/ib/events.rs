@@ -19,6 +19,10 @@ use super::news::News;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Between attempts to listen again where the device went away.
 const REVIVAL_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the kernel may take at a time to resolve an address. Where it does not know the neighbour
+/// yet it was seen to look for the answer at the end of its time alone, so that a first connection
+/// took all of it.
+pub(super) const RESOLVE_INTERVAL: Duration = Duration::from_millis(200);
 /// Events of identifiers that are not handed over yet, at most.
 const MAX_EARLY: usize = 4096;
 /// Reasons of a refusal (IBTA 12.6.7.2).
@@ -155,7 +159,7 @@ impl IbFabric {
 
     fn on_conn_event(&mut self, now: Timestamp, slot: usize, event: &Event) {
         match event.kind {
-            kind::RDMA_CM_EVENT_ADDR_RESOLVED => self.on_address(slot),
+            kind::RDMA_CM_EVENT_ADDR_RESOLVED => self.on_address(now, slot),
             kind::RDMA_CM_EVENT_ROUTE_RESOLVED => self.on_route(slot),
             kind::RDMA_CM_EVENT_ADDR_ERROR
             | kind::RDMA_CM_EVENT_ROUTE_ERROR
@@ -243,10 +247,10 @@ impl IbFabric {
         true
     }
 
-    fn on_address(&mut self, slot: usize) {
+    fn on_address(&mut self, now: Timestamp, slot: usize) {
         let Some(conn) = self.conns.get_mut(slot) else { return };
-        let State::Resolving { timeout } = conn.state else { return };
-        if let Err(error) = conn.id.resolve_route(timeout) {
+        let State::Resolving { deadline, .. } = conn.state else { return };
+        if let Err(error) = conn.id.resolve_route(deadline.since(now)) {
             let errno = error.raw_os_error().unwrap_or(libc::EIO);
             self.unreachable(slot, errno, Some(no_way()));
         }
@@ -287,6 +291,14 @@ impl IbFabric {
                 let failure = ConnectFailure::Timeout { waited: now.since(since) };
                 let conn = handle(slot, conn.generation);
                 self.outbox.push(CmEvent::ConnectFailed { conn, failure });
+            }
+            // The kernel waits for the neighbour's answer to the end of the time it was given.
+            State::Resolving { remote, deadline } if errno == libc::ETIMEDOUT && now < deadline => {
+                let left = deadline.since(now).min(RESOLVE_INTERVAL);
+                if let Err(error) = conn.id.resolve_address(remote, left) {
+                    let errno = error.raw_os_error().unwrap_or(errno);
+                    self.unreachable(slot, errno, Some(no_way()));
+                }
             }
             State::Resolving { .. } => {
                 self.unreachable(slot, errno, Some(no_way()));

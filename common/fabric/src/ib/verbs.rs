@@ -17,6 +17,7 @@ use lariat_wire::rocev2::Rkey;
 use super::cm::{CmId, Offer};
 use super::conn::{Conn, State, handle, parts};
 use super::cq;
+use super::events::RESOLVE_INTERVAL;
 use super::fabric::{IbFabric, stale};
 use super::group::{Member, Refusal};
 use super::inventory;
@@ -130,13 +131,13 @@ impl Fabric for IbFabric {
 
     fn resolve(
         &mut self,
-        _now: Timestamp,
+        now: Timestamp,
         remote: SocketAddr,
         timeout: Duration,
     ) -> Result<ConnId, ResolveError> {
         let start = |member: &Member| {
             let mut id = CmId::new(&member.channel)?;
-            id.resolve_address(remote, timeout)?;
+            id.resolve_address(remote, timeout.min(RESOLVE_INTERVAL))?;
             Ok(id)
         };
         let id = start(&self.member).map_err(|source: io::Error| match source.raw_os_error() {
@@ -147,7 +148,7 @@ impl Fabric for IbFabric {
             _ => ResolveError::Io { remote, source },
         })?;
         self.next_cm_look = Timestamp::ZERO;
-        self.insert(id, State::Resolving { timeout })
+        self.insert(id, State::Resolving { remote, deadline: now + timeout })
             .map_err(|source| ResolveError::Io { remote, source })
     }
 
