@@ -4,7 +4,7 @@
 # run: by name
 . "$(dirname "$0")/lib.sh"
 
-seconds=${BENCH_SECONDS:-3} rounds=${BENCH_ROUNDS:-2}
+seconds=2 rounds=1
 out=$LAB_OUT/bench
 rm -rf "$out" && mkdir -p "$out"
 iqn=iqn.2026-11.io.lariat
