@@ -116,7 +116,7 @@ busy() { awk '/^cpu / { print $2 + $3 + $4 + $7 + $8 + $9 }' /proc/stat; }
 measure() {
     local name=$out/$1-$2-$3-$4 before client words
     command_of "$1" "$2" "$3"
-    echo "${words[*]}" >"$name.command"
+    echo "${words[*]}" | sed "s#$LAB_BIN/##" >"$name.command"
     before=$(busy)
     client=$({ TIMEFORMAT='%U %S'; time "${words[@]}" >"$name.json" 2>"$name.err"; } 2>&1) ||
         { cat "$name.err"; return 1; }
