@@ -7,7 +7,7 @@
 
 mod goals;
 pub(crate) mod machine;
-mod page;
+pub(crate) mod page;
 mod peer;
 mod peers;
 mod process;

@@ -96,15 +96,22 @@ fn throughput(results: &Results, system: &System, workload: &Workload) -> Option
     Some(headline(workload, spread.median))
 }
 
-/// Replaces the measured part of docs/benchmarks.md, between its two markers.
-pub(crate) fn write(results: &Results) -> Result<()> {
-    const BEGIN: &str = "<!-- measured: begin -->";
-    const END: &str = "<!-- measured: end -->";
+/// Replaces a part of docs/benchmarks.md: what stands between its markers of that name.
+pub(crate) fn replace(part: &str, with: &str) -> Result<()> {
+    let begin = format!("<!-- {part}: begin -->");
+    let end = format!("<!-- {part}: end -->");
     let page = shell::root().join("docs/benchmarks.md");
     let text = std::fs::read_to_string(&page)?;
-    let (Some(begin), Some(end)) = (text.find(BEGIN), text.find(END)) else {
-        anyhow::bail!("{} has lost its markers {BEGIN} and {END}", page.display());
+    let Some(((before, _), (_, after))) = text.split_once(&begin).zip(text.split_once(&end)) else {
+        anyhow::bail!("{} has lost its markers {begin} and {end}", page.display());
     };
+    std::fs::write(&page, format!("{before}{begin}\n{with}\n{end}{after}"))?;
+    println!("written to {}", page.display());
+    Ok(())
+}
+
+/// Writes the measured part of docs/benchmarks.md.
+pub(crate) fn write(results: &Results) -> Result<()> {
     let machine = &results.machine;
     let measured = format!(
         "Measured {} with `{}` on {} cores ({}), Linux {}; {}.\n\n{}",
@@ -116,10 +123,5 @@ pub(crate) fn write(results: &Results) -> Result<()> {
         results.settings.placing,
         tables(results)
     );
-    std::fs::write(
-        &page,
-        format!("{}\n{measured}\n{}", &text[..begin + BEGIN.len()], &text[end..]),
-    )?;
-    println!("written to {}", page.display());
-    Ok(())
+    replace("measured", &measured)
 }

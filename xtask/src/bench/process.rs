@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::peer::Measured;
+use super::results::Sample;
 use crate::shell;
 
 /// Between two looks at a child.
@@ -325,6 +327,15 @@ pub(crate) struct Ran {
     /// Cores kept busy while it measured.
     pub(crate) client_cores: Option<f64>,
     pub(crate) server_cores: Option<f64>,
+}
+
+impl Ran {
+    /// The measurement that it was; `parse` reads the client's report.
+    pub(crate) fn measured(self, parse: impl FnOnce(&str) -> Result<Sample>) -> Result<Measured> {
+        let (client_cores, server_cores) = (self.client_cores, self.server_cores);
+        let sample = Sample { client_cores, server_cores, ..parse(&self.output)? };
+        Ok(Measured { command: self.command, sample })
+    }
 }
 
 /// A child that is killed if it is left.

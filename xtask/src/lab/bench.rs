@@ -7,11 +7,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::bench::machine;
 use crate::bench::results::{FORMAT, Results, Run, Settings, System};
 use crate::bench::stats::Figure;
 use crate::bench::tools::{parse_fio, parse_lariat};
 use crate::bench::workload::{self, Workload};
+use crate::bench::{machine, page};
 use crate::shell;
 use crate::table::Table;
 
@@ -25,8 +25,6 @@ const PEERS: [(&str, &str, &str); 6] = [
     ("iser", "open-iscsi over iSER, LIO", "iSER"),
 ];
 const DISKS: [&str; 2] = ["null", "memory"];
-const BEGIN: &str = "<!-- lab: begin -->";
-const END: &str = "<!-- lab: end -->";
 /// The unit of times in /proc.
 const TICKS_PER_SECOND: f64 = 100.0;
 
@@ -34,22 +32,15 @@ const TICKS_PER_SECOND: f64 = 100.0;
 /// down.
 pub(super) fn publish(folder: &Path, kernel: &str, write: bool) -> Result<()> {
     let results = read(folder, kernel)?;
-    let page = tables(&results);
-    println!("\n{page}");
+    let tables = tables(&results);
+    println!("\n{tables}");
     if !write {
         return Ok(());
     }
     let docs = shell::root().join("docs");
     fs::create_dir_all(docs.join("benchmarks"))?;
     results.write(&docs.join("benchmarks/lab.json"))?;
-    let path = docs.join("benchmarks.md");
-    let text = fs::read_to_string(&path)?;
-    let (Some(begin), Some(end)) = (text.find(BEGIN), text.find(END)) else {
-        bail!("{} has lost its markers {BEGIN} and {END}", path.display());
-    };
-    fs::write(&path, format!("{}\n{page}\n{}", &text[..begin + BEGIN.len()], &text[end..]))?;
-    println!("written to {} and beside it", path.display());
-    Ok(())
+    page::replace("lab", &tables)
 }
 
 /// The folder has a file `seconds`, a line of `cost.tsv` for each run (peer, disk, workload, round,

@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use lariat_roce::verbs::PrivateData;
+use lariat_roce::verbs::{ConnectParams, PrivateData};
 use rdma_sys::{ibv_context, ibv_qp, ibv_qp_init_attr, rdma_cm_event_type, rdma_conn_param};
 use socket2::SockAddr;
 
@@ -336,7 +336,18 @@ pub(super) struct Offer<'a> {
     pub(super) rnr_retry_count: u8,
 }
 
-impl Offer<'_> {
+impl<'a> Offer<'a> {
+    /// The consumer's parameters, with the depths (initiator, responder) that are possible.
+    pub(super) fn new(params: &'a ConnectParams, depths: (u8, u8)) -> Self {
+        Self {
+            private_data: params.private_data.as_bytes(),
+            responder_resources: depths.1,
+            initiator_depth: depths.0,
+            retry_count: params.retry_count,
+            rnr_retry_count: params.rnr_retry_count,
+        }
+    }
+
     fn to_raw(self) -> rdma_conn_param {
         rdma_conn_param {
             private_data: self.private_data.as_ptr().cast(),

@@ -59,6 +59,11 @@ fn flushed(conn: ConnId, wr_id: u64, opcode: WcOpcode) -> WorkCompletion {
     WorkCompletion { conn, wr_id, status, opcode, byte_len, invalidated: None }
 }
 
+fn check_length(private_data: &[u8], limit: usize) -> Result<(), CmError> {
+    let given = private_data.len();
+    if given > limit { Err(CmError::PrivateData { given, limit }) } else { Ok(()) }
+}
+
 impl Fabric for IbFabric {
     fn name(&self) -> &'static str {
         "ib"
@@ -175,11 +180,7 @@ impl Fabric for IbFabric {
     ) -> Result<(), CmError> {
         let limits = self.limits(conn)?;
         let (slot, conn) = self.conn_mut(conn)?;
-        let private_data = params.private_data.as_bytes();
-        let (given, limit) = (private_data.len(), MAX_CONNECT_DATA);
-        if given > limit {
-            return Err(CmError::PrivateData { given, limit });
-        }
+        check_length(params.private_data.as_bytes(), MAX_CONNECT_DATA)?;
         if conn.state != State::Resolved || conn.qp.is_none() {
             return Err(StaleHandle { what: "resolved connection with a queue pair" }.into());
         }
@@ -187,15 +188,7 @@ impl Fabric for IbFabric {
             params.initiator_depth.min(limits.max_initiator_depth),
             params.responder_resources.min(limits.max_responder_resources),
         );
-        let (retry_count, rnr_retry_count) = (params.retry_count, params.rnr_retry_count);
-        let (initiator_depth, responder_resources) = asked;
-        let offer = Offer {
-            private_data,
-            responder_resources,
-            initiator_depth,
-            retry_count,
-            rnr_retry_count,
-        };
+        let offer = Offer::new(params, asked);
         let result = conn.id.connect(&offer);
         conn.state = State::Connecting { asked, since: now, deadline: now + timeout };
         match result {
@@ -226,11 +219,7 @@ impl Fabric for IbFabric {
     ) -> Result<(), CmError> {
         let limits = self.limits(conn)?;
         let (_, conn) = self.conn_mut(conn)?;
-        let private_data = params.private_data.as_bytes();
-        let (given, limit) = (private_data.len(), MAX_ACCEPT_DATA);
-        if given > limit {
-            return Err(CmError::PrivateData { given, limit });
-        }
+        check_length(params.private_data.as_bytes(), MAX_ACCEPT_DATA)?;
         let (State::Requested { offer }, true) = (conn.state, conn.qp.is_some()) else {
             return Err(StaleHandle { what: "connection request with a queue pair" }.into());
         };
@@ -238,26 +227,15 @@ impl Fabric for IbFabric {
             params.initiator_depth.min(offer.0).min(limits.max_initiator_depth),
             params.responder_resources.min(offer.1).min(limits.max_responder_resources),
         );
-        let (retry_count, rnr_retry_count) = (params.retry_count, params.rnr_retry_count);
-        let (initiator_depth, responder_resources) = agreed;
-        let offer = Offer {
-            private_data,
-            responder_resources,
-            initiator_depth,
-            retry_count,
-            rnr_retry_count,
-        };
+        let offer = Offer::new(params, agreed);
         conn.id.accept(&offer).map_err(CmError::Io)?;
         conn.state = State::Accepting { agreed };
         Ok(())
     }
 
     fn reject(&mut self, now: Timestamp, conn: ConnId, private_data: &[u8]) -> Result<(), CmError> {
-        let (given, limit) = (private_data.len(), MAX_REJECT_DATA);
         let (_, found) = self.conn_mut(conn)?;
-        if given > limit {
-            return Err(CmError::PrivateData { given, limit });
-        }
+        check_length(private_data, MAX_REJECT_DATA)?;
         if !matches!(found.state, State::Requested { .. }) {
             return Err(StaleHandle { what: "connection request" }.into());
         }

@@ -206,9 +206,7 @@ impl Daemon {
         arguments.extend(more.iter().map(ToString::to_string));
         let line = Line::new(ground.placing.client(), &program.display().to_string(), arguments);
         let ran = run_client(&line, &ground.folder, seconds, Some(self.server.pid()))?;
-        let mut sample = parse_lariat(&ran.output, workload)?;
-        (sample.client_cores, sample.server_cores) = (ran.client_cores, ran.server_cores);
-        Ok(Measured { command: ran.command, sample })
+        ran.measured(|report| parse_lariat(report, workload))
     }
 
     fn measure_fio(
@@ -222,9 +220,7 @@ impl Daemon {
         let arguments = fio_arguments(&engine, workload, seconds);
         let line = Line::new(ground.placing.client(), "fio", arguments);
         let ran = run_client(&line, &ground.folder, seconds, Some(self.server.pid()))?;
-        let mut sample = parse_fio(&ran.output, workload)?;
-        (sample.client_cores, sample.server_cores) = (ran.client_cores, ran.server_cores);
-        Ok(Measured { command: ran.command, sample })
+        ran.measured(|report| parse_fio(report, workload))
     }
 
     fn engine(&self, ground: &Ground, address: &str, nsid: &str) -> [String; 6] {

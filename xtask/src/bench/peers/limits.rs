@@ -60,9 +60,7 @@ impl Peer for Limits {
         );
         let ran = run_client(&line, &ground.folder, seconds, Some(server.pid()))?;
         server.stop()?;
-        let mut sample = parse_lariat(&ran.output, workload)?;
-        (sample.client_cores, sample.server_cores) = (ran.client_cores, ran.server_cores);
-        Ok(Measured { command: ran.command, sample })
+        ran.measured(|report| parse_lariat(report, workload))
     }
 
     fn idle_percent(&self, _: &str) -> Result<Option<f64>> {

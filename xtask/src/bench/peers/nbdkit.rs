@@ -69,9 +69,7 @@ impl Peer for Nbdkit {
         let arguments = fio_arguments(&engine(port), workload, seconds);
         let line = Line::new(ground.placing.client(), "fio", arguments);
         let ran = run_client(&line, &ground.folder, seconds, Some(server.pid()))?;
-        let mut sample = parse_fio(&ran.output, workload)?;
-        (sample.client_cores, sample.server_cores) = (ran.client_cores, ran.server_cores);
-        Ok(Measured { command: ran.command, sample })
+        ran.measured(|report| parse_fio(report, workload))
     }
 
     fn idle_percent(&self, system: &str) -> Result<Option<f64>> {

@@ -104,9 +104,7 @@ impl Peer for Spdk {
         let ran = run_client(&line, &ground.folder, seconds, Some(server.pid()));
         server.pause(true)?;
         let ran = ran?;
-        let mut sample = parse(&ran.output, workload)?;
-        (sample.client_cores, sample.server_cores) = (ran.client_cores, ran.server_cores);
-        Ok(Measured { command: ran.command, sample })
+        ran.measured(|report| parse(report, workload))
     }
 
     fn idle_percent(&self, _: &str) -> Result<Option<f64>> {

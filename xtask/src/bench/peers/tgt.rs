@@ -84,9 +84,7 @@ impl Peer for Tgt {
         arguments.push(format!("iscsi://127.0.0.1:{}/{TARGET}/{lun}", running.port));
         let line = Line::new(ground.placing.client(), "iscsi-perf", arguments);
         let ran = run_client(&line, &ground.folder, seconds, Some(running.server.pid()))?;
-        let mut sample = parse_iscsi(&ran.output, workload)?;
-        (sample.client_cores, sample.server_cores) = (ran.client_cores, ran.server_cores);
-        Ok(Measured { command: ran.command, sample })
+        ran.measured(|report| parse_iscsi(report, workload))
     }
 
     fn idle_percent(&self, _: &str) -> Result<Option<f64>> {
