@@ -192,3 +192,22 @@ impl Results {
             .map(|skipped| skipped.reason.as_str())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::report::fixture;
+
+    #[test]
+    fn what_is_written_is_read_to_the_last_digit() {
+        // A hasty parser is off by one in the last place of such a number.
+        let results = fixture::results(&[("a", "randread-4k-qd1", &[0.374_289_750_576_479_23])]);
+        let folder = tempfile::tempdir().expect("a folder");
+        let (first, second) = (folder.path().join("first"), folder.path().join("second"));
+        results.write(&first).expect("it is written");
+        Results::read(&first).and_then(|read| read.write(&second)).expect("it is read");
+        let text = |path| std::fs::read_to_string(path).expect("it is there");
+        assert!(text(&first).contains("0.37428975057647923"));
+        assert_eq!(text(&first), text(&second));
+    }
+}
