@@ -10,7 +10,7 @@ use core::ptr::NonNull;
 use std::io;
 use std::sync::Arc;
 
-use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
 
 /// A range did not lie inside the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,6 +57,16 @@ impl Memory {
             )
         }?;
         Ok(Arc::new(Self { base: base.cast(), length: rounded.get(), owned: true }))
+    }
+
+    /// Asks the kernel for huge pages, a wish that it may ignore: right for large memory that is
+    /// reached at random, wrong for memory of which little is used.
+    pub fn prefer_huge_pages(&self) {
+        if self.owned {
+            // SAFETY: the advice changes how an anonymous mapping is backed, never what it holds;
+            // the range is the one that `allocate` mapped.
+            let _ = unsafe { madvise(self.base.cast(), self.length, MmapAdvise::MADV_HUGEPAGE) };
+        }
     }
 
     /// Wraps memory that the caller owns.
