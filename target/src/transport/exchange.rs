@@ -26,14 +26,14 @@ const GROUP_BYTES: u32 = 60 << 10;
 impl<F: Fabric, S: Storage> Reactor<F, S> {
     /// Posts what the turn has made ready, connection by connection.
     pub(super) fn post_batches(&mut self, now: Timestamp) {
-        let mut listed = core::mem::take(&mut self.listed);
-        for key in listed.drain(..) {
-            self.post_batch(now, key);
+        // Connections that keep something for the next turn list themselves again, behind these.
+        let count = self.listed.len();
+        for at in 0..count {
+            if let Some(&key) = self.listed.get(at) {
+                self.post_batch(now, key);
+            }
         }
-        // Closing a connection lists nothing, so there is nothing new; keep the list's memory.
-        if self.listed.is_empty() {
-            self.listed = listed;
-        }
+        self.listed.drain(..count);
     }
 
     fn post_batch(&mut self, now: Timestamp, key: u32) {
@@ -54,10 +54,12 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         self.batch.clear();
         let mut ready = core::mem::take(&mut connection.ready);
         let mut rest = ready.as_slice();
+        let mut full_groups = false;
         while !rest.is_empty() {
             // The data of a group, then its responses.
             let mut members = 0;
             let mut group_bytes = 0;
+            let batch_before = self.batch.len();
             while let Some(&slot) = rest.get(members)
                 && group_bytes < GROUP_BYTES
             {
@@ -78,6 +80,13 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
                     signaled: false,
                 });
             }
+            if full_groups && group_bytes < GROUP_BYTES && members == rest.len() {
+                // Few are left over: they wait one turn for company, as a call costs the same for
+                // one packet as for fifteen.
+                self.batch.truncate(batch_before);
+                break;
+            }
+            full_groups = true;
             let (group, others) = rest.split_at_checked(members).unwrap_or((rest, &[]));
             rest = others;
             for &slot in group {
@@ -104,7 +113,12 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
                 });
             }
         }
-        ready.clear();
+        let posted = ready.len() - rest.len();
+        ready.drain(..posted);
+        if !ready.is_empty() {
+            connection.listed = true;
+            self.listed.push(key);
+        }
         connection.ready = ready;
         while connection.reads_in_flight < connection.read_depth
             && let Some(slot) = connection.read_queue.pop_front()
