@@ -6,7 +6,8 @@
 //! then n of 32 bytes. `udp_limit batch` keeps `--depth` of them under way and copies what comes.
 //!
 //! `udp_limit stream --serve` sends packets as full as those of a long transfer, in segmented calls,
-//! as fast as the receiver says it takes them. `udp_limit stream` takes them and copies nothing.
+//! as fast as the receiver says it takes them. `udp_limit stream` takes them and copies nothing; with
+//! `--copy` both ends copy every payload once, as a disk in memory and its reader cannot avoid.
 //!
 //! Both ends spin. The report has the form of `lariat bench`'s.
 
@@ -14,10 +15,12 @@ use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
+use lariat_fabric::Memory;
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, sendmsg, setsockopt,
     sockopt,
@@ -41,6 +44,12 @@ struct Options {
     server: Ipv4Addr,
     #[arg(long, default_value_t = 4799)]
     port: u16,
+    /// Memory that the serving end copies from, in MiB: `batch` each time from another place. What does not fit a cache is what a real disk in memory is.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    memory_mib: u32,
+    /// `stream`: copy each payload, out of the memory in order, and into buffers.
+    #[arg(long)]
+    copy: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -60,6 +69,8 @@ const MIDDLE: usize = 4112;
 const PAYLOAD: usize = 4096;
 /// What is in front of the payload of a WRITE.
 const HEADER: usize = 28;
+/// What is in front of its payload.
+const STREAM_HEADER: usize = 12;
 /// Segments of 4 KiB that fit into one call.
 const SEGMENTS: usize = 15;
 /// The largest datagram there is, rounded up.
@@ -181,12 +192,51 @@ fn next_place(at: &mut usize) -> core::ops::Range<usize> {
     start..start + PAYLOAD
 }
 
+/// What is served: blocks of a memory.
+struct Source {
+    memory: Arc<Memory>,
+    blocks: u64,
+    random: u64,
+    next: u64,
+}
+
+impl Source {
+    fn new(mib: u32) -> Result<Self> {
+        let memory = Memory::allocate(usize::try_from(mib)? << 20)?;
+        // As the target's disk in memory does; and pages never written are all one.
+        memory.prefer_huge_pages();
+        let block = [7; PAYLOAD];
+        let blocks = u64::try_from(memory.len() / PAYLOAD)?;
+        for at in 0..blocks {
+            memory.write_at(at * PAYLOAD as u64, &block)?;
+        }
+        Ok(Self { memory, blocks, random: 0x9e37_79b9_7f4a_7c15, next: 0 })
+    }
+
+    /// In order.
+    fn copy_next(&mut self, into: &mut [u8]) -> Result<()> {
+        self.next = (self.next + 1) % self.blocks;
+        self.memory.read_at(self.next * PAYLOAD as u64, into)?;
+        Ok(())
+    }
+
+    /// In an order that no cache foresees.
+    fn copy_any(&mut self, into: &mut [u8]) -> Result<()> {
+        // Xorshift (Marsaglia, 2003).
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.memory.read_at(self.random % self.blocks * PAYLOAD as u64, into)?;
+        Ok(())
+    }
+}
+
 fn serve_batches(options: &Options) -> Result<()> {
     let end = End::new(options)?;
     ready();
     let until = Instant::now() + Duration::from_secs(options.seconds);
     let (mut buffer, mut control) = (vec![0; LARGEST], control_buffer());
-    let (memory, mut at) = (vec![7; MEMORY], 0);
+    let mut source = Source::new(options.memory_mib)?;
     let responses = vec![0; SEND * (LARGEST / SEND)];
     while Instant::now() < until {
         let mut asked = 0;
@@ -197,8 +247,7 @@ fn serve_batches(options: &Options) -> Result<()> {
         while left > 0 {
             let count = left.min(SEGMENTS);
             for packet in buffer.chunks_mut(WRITE).take(count) {
-                let place = next_place(&mut at);
-                packet[HEADER..HEADER + PAYLOAD].copy_from_slice(&memory[place]);
+                source.copy_any(&mut packet[HEADER..HEADER + PAYLOAD])?;
             }
             end.send_all(&buffer[..count * WRITE], WRITE, until)?;
             left -= count;
@@ -261,10 +310,11 @@ fn ask_for_batches(options: &Options) -> Result<()> {
 /// The receiver tells how many calls' worth it has taken, from its first on.
 fn serve_stream(options: &Options) -> Result<()> {
     let end = End::new(options)?;
+    let mut source = if options.copy { Some(Source::new(options.memory_mib)?) } else { None };
     ready();
     let until = Instant::now() + Duration::from_secs(options.seconds);
     let (mut buffer, mut control) = (vec![0; LARGEST], control_buffer());
-    let data = vec![7; SEGMENTS * MIDDLE];
+    let mut data = vec![7; SEGMENTS * MIDDLE];
     let mut credit: usize = 0;
     while Instant::now() < until {
         while let Some(taken) = end.take(&mut buffer, &mut control)? {
@@ -274,6 +324,11 @@ fn serve_stream(options: &Options) -> Result<()> {
             }
         }
         if credit > 0 {
+            if let Some(source) = &mut source {
+                for packet in data.chunks_mut(MIDDLE) {
+                    source.copy_next(&mut packet[STREAM_HEADER..STREAM_HEADER + PAYLOAD])?;
+                }
+            }
             end.send_all(&data, MIDDLE, until)?;
             credit -= 1;
         }
@@ -292,6 +347,8 @@ fn take_stream(options: &Options) -> Result<()> {
         Ok(())
     };
     let (mut segments, mut since_grant) = (0, 0);
+    // 16 requests of 128 KiB.
+    let (mut memory, mut place) = (vec![0; if options.copy { 2 << 20 } else { 0 }], 0);
     let mut heard = Instant::now() - LOST;
     while !report.is_over() {
         let now = Instant::now();
@@ -299,6 +356,13 @@ fn take_stream(options: &Options) -> Result<()> {
             Some(taken) => {
                 segments += taken.segments();
                 since_grant += taken.segments();
+                if options.copy {
+                    for packet in buffer[..taken.bytes].chunks(MIDDLE) {
+                        let payload = &packet[STREAM_HEADER..STREAM_HEADER + PAYLOAD];
+                        memory[place..place + PAYLOAD].copy_from_slice(payload);
+                        place = (place + PAYLOAD) % memory.len();
+                    }
+                }
                 report.count(now, taken.segments());
                 heard = now;
             }
@@ -316,6 +380,7 @@ fn take_stream(options: &Options) -> Result<()> {
             since_grant -= calls * SEGMENTS;
         }
     }
+    std::hint::black_box(&memory);
     if segments == 0 {
         bail!("nothing came");
     }
