@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, TryLockError, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use lariat_fabric::Fabric;
 use lariat_wire::nvme::{
@@ -86,6 +87,12 @@ impl Controller {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.shared.options.address
+    }
+
+    /// How long a waiting queue polls before it sleeps ([`ConnectOptions::spin`]).
+    #[must_use]
+    pub fn poll_time(&self) -> Duration {
+        self.shared.options.spin
     }
 
     /// The RDMA provider in use: `"ib"` or `"soft"`.

@@ -170,12 +170,28 @@ impl IoQueue {
     }
 
     /// Descriptors that become readable when there is something to poll, for an event loop of the
-    /// user's own (after a poll that returned nothing; the caring thread keeps timers running).
+    /// user's own: after [`Self::arm`] said that it may sleep.
     ///
     /// # Errors
     /// The operating system's word.
     pub fn wait_fds(&self) -> std::io::Result<Vec<OwnedFd>> {
         self.cell.fds().iter().map(OwnedFd::try_clone).collect()
+    }
+
+    /// Before a sleep on [`Self::wait_fds`]: sends what was submitted, has the fabric wake the
+    /// descriptors for what comes from now on, and says how long to sleep at most. `None`: there is
+    /// something to poll already. (The first poll after the sleep takes all that back.)
+    pub fn arm(&mut self) -> Option<Duration> {
+        let now = clock::now();
+        let mut lane = lock(&self.cell.lane);
+        self.cell.touch(now, &self.shared);
+        let armed = lane.arm(now)?;
+        if lane.block.has_done() {
+            return None;
+        }
+        let until = armed.min(now + LONGEST_SLEEP);
+        self.cell.back_at(until);
+        Some(until.since(now))
     }
 
     /// Registers memory for use by this queue; it stays registered until the queue is dropped or
@@ -450,6 +466,26 @@ impl IoQueue {
             now = clock::now();
         }
     }
+}
+
+/// Sleeps until one of a thread's queues may have something to poll, or for `timeout` (at most 50
+/// milliseconds, so that what ended meanwhile is noticed). For a thread that serves several queues:
+/// poll each, and when none had anything, call this.
+pub fn wait_any<'a>(queues: impl IntoIterator<Item = &'a mut IoQueue>, timeout: Duration) {
+    let mut time = timeout.min(LONGEST_SLEEP);
+    let mut armed: Vec<&IoQueue> = Vec::new();
+    for queue in queues {
+        match queue.arm() {
+            Some(longest) => time = time.min(longest),
+            None => return,
+        }
+        armed.push(queue);
+    }
+    let fds = armed.iter().flat_map(|queue| queue.cell.fds());
+    let mut list: Vec<PollFd<'_>> =
+        fds.map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
+    let now = clock::now();
+    sleep_on(&mut list, now, now + time);
 }
 
 /// Sleeps until the lane has something to poll, or `until`. `fds` are those of its fabric.

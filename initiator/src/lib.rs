@@ -69,7 +69,7 @@ pub use core::{AdminData, ControllerInfo, Failure, Geometry, LossReason, Namespa
 pub use discovery::{DiscoveryEntry, discover};
 pub use error::{AdminError, ConnectError, Error, IoError, RejectedIo};
 pub use host::{default_host_id, default_host_nqn};
-pub use io_queue::{IoCompletion, IoQueue, RawData};
+pub use io_queue::{IoCompletion, IoQueue, RawData, wait_any};
 pub use lariat_fabric::{FabricCounters, Memory};
 pub use lariat_wire::nvme::{HostId, Nqn, Nsid, Status};
 pub use namespace::Namespace;

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lariat::{Namespace, Nsid, WireChoice};
@@ -333,6 +333,55 @@ fn both_wires_at_one_target() -> Result<()> {
             let words = ["--nsid", "1", "--length", "16M", "--wire", wire, "--output", &path];
             run(&mut lariat(&target, "read", &words)?, LIMIT)?.success()?;
             ensure!(std::fs::read(copy)? == std::fs::read(&file)?, "the copy by {wire} differs");
+        }
+        target.stop().map(drop)
+    })
+}
+
+/// One thread, several queues: it sleeps until any of them has something, on either wire.
+#[test]
+fn a_thread_sleeps_on_several_queues() -> Result<()> {
+    bounded(LIMIT, || {
+        let scratch = Scratch::new()?;
+        // The file answers after the host has fallen asleep.
+        let file = scratch.disk("disk", DISK_BYTES)?;
+        let config = TargetConfig::new().disk(Backend::File(file), 512);
+        let target = Target::start(&scratch, &config)?;
+        for (host, wire) in [(1, WireChoice::Shm), (2, WireChoice::Udp)] {
+            let mut options = host_options(&target, host)?;
+            options.wire = wire;
+            options.spin = Duration::ZERO;
+            let controller = lariat::Controller::connect(options)?;
+            let geometry = controller.only_namespace()?.geometry();
+            let mut queues = vec![controller.io_queue()?, controller.io_queue()?];
+            let pool = lariat::BufferPool::new(1, 4096)?;
+            let (mut done, mut slept) = (Vec::new(), Duration::ZERO);
+            for round in 0..50 {
+                // The other queue has nothing, and must not stand in the way.
+                let buffer = pool.take().context("the buffer is not back")?;
+                let busy = &mut queues[round % 2];
+                busy.submit_read(7, geometry, 4096 * round as u64, buffer)
+                    .map_err(|rejected| rejected.error)?;
+                let start = Instant::now();
+                while done.is_empty() {
+                    for queue in &mut queues {
+                        queue.poll(&mut done);
+                    }
+                    if done.is_empty() {
+                        lariat::wait_any(&mut queues, Duration::from_secs(1));
+                    }
+                    ensure!(start.elapsed() < Duration::from_secs(20), "nobody woke it");
+                }
+                slept += start.elapsed();
+                for ended in done.drain(..) {
+                    ended.result?;
+                }
+            }
+            // Not once for the 50 ms after which it looks by itself.
+            ensure!(slept < Duration::from_secs(2), "{wire:?}: 50 reads took {slept:?}");
+            let start = Instant::now();
+            lariat::wait_any(&mut queues, Duration::from_millis(20));
+            ensure!(start.elapsed() >= Duration::from_millis(15), "it slept for nothing");
         }
         target.stop().map(drop)
     })

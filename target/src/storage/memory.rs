@@ -1,4 +1,4 @@
-//! A RAM disk that all reactors of the process share. Called by `uring`, completes on the spot.
+//! A RAM disk that all reactors of the process share. Called by `uring`.
 //!
 //! Blocks are read and written whole: locks over stripes of 2 MiB see to it. They are hardly ever
 //! contended, and a request takes one at a time.
@@ -11,6 +11,8 @@ use lariat_fabric::Memory;
 use super::sys;
 
 const STRIPE_BYTES: u64 = 2 << 20;
+/// What comes to the cache ahead of a request. After so much the processor itself foresees the rest.
+const ANNOUNCED_BYTES: usize = 1024;
 const LOCKS: usize = 128;
 
 /// The disk.
@@ -28,6 +30,12 @@ impl MemoryDisk {
         // A disk is read at random: with small pages, most reads miss the TLB as well.
         bytes.prefer_huge_pages();
         Ok(Self { bytes, locks })
+    }
+
+    /// The block at that offset is going to be read: the beginning of it may come to the
+    /// cache meanwhile.
+    pub(super) fn announce(&self, at: u64) {
+        sys::prefetch(&self.bytes, at, ANNOUNCED_BYTES);
     }
 
     /// Disk to buffer.

@@ -1,6 +1,6 @@
-//! Two system calls that no safe wrapper offers: `statx` for the alignment of direct I/O, and
-//! `madvise` to give memory back. Called by `open` and `memory`.
-#![allow(unsafe_code, reason = "system calls")]
+//! What no safe wrapper offers: `statx` for the alignment of direct I/O, `madvise` to give memory
+//! back, and the processor's prefetch. Called by `open` and `memory`.
+#![allow(unsafe_code, reason = "system calls and an instruction")]
 
 use std::fs::File;
 use std::io;
@@ -63,6 +63,22 @@ pub(super) fn discard(memory: &Memory, offset: u64, length: usize) -> io::Result
     // SAFETY: the pages lie inside an anonymous private mapping (checked range; the caller's
     // promise), whose bytes are reached by raw copies only, so that they may change to zeroes.
     unsafe { madvise(pages.cast(), whole, MmapAdvise::MADV_DONTNEED) }.map_err(io::Error::from)
+}
+
+/// Asks the processor for bytes that are going to be used soon; nothing where they lie outside of the
+/// memory, or the processor is of another kind.
+pub(super) fn prefetch(memory: &Memory, offset: u64, length: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if let Ok(start) = memory.range(offset, length) {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        for line in (0..length).step_by(64) {
+            // SAFETY: the address lies inside the memory (`range`), and a prefetch neither reads nor
+            // writes as far as a program can tell.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.as_ptr().add(line).cast()) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (memory, offset, length);
 }
 
 #[cfg(test)]

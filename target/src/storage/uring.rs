@@ -1,7 +1,7 @@
 //! [`UringStorage`]: the storage of one reactor, and the reactor's one place to sleep.
 //!
 //! Files go through the [`Ring`](super::ring::Ring), step by step (`step`); `memory` and `null`
-//! complete on the spot. Called by the transport's reactor
+//! complete on the spot, but for reads of `memory`: with the next poll. Called by the transport's reactor
 //! (as [`Storage`]) and by the daemon's loop ([`UringStorage::sleep`]).
 
 use core::time::Duration;
@@ -85,6 +85,8 @@ pub struct UringStorage {
     slots: Slab<Slot>,
     /// Slots whose next operation could not be queued yet.
     backlog: VecDeque<u32>,
+    /// Reads of memory disks, whose first bytes are on their way to the cache.
+    in_memory: Vec<BlockRequest>,
     finished: Vec<BlockCompletion>,
     lacks: Vec<Lacks>,
     waker: EventWaker,
@@ -120,6 +122,7 @@ impl UringStorage {
             config: UringConfig { depth, ..config },
             slots: Slab::with_capacity(room),
             backlog: VecDeque::with_capacity(room),
+            in_memory: Vec::with_capacity(room),
             finished: Vec::with_capacity(room),
             lacks: vec![Lacks::default(); set.len()],
             waker,
@@ -373,6 +376,19 @@ impl UringStorage {
         result
     }
 
+    /// Copies for the reads of memory disks.
+    fn serve_memory(&mut self) {
+        for request in self.in_memory.drain(..) {
+            let result = match self.set.get(request.backend) {
+                Some(Backend::Memory { disk, geometry }) => {
+                    in_memory(disk, &request.op, geometry.block_bytes, self.ring.memories())
+                }
+                _ => Err(StorageError::Other { errno: libc::ENODEV }),
+            };
+            self.finished.push(BlockCompletion { tag: request.tag, result });
+        }
+    }
+
     fn finish_now(&mut self, tag: u64, result: Result<(), StorageError>) {
         self.finished.push(BlockCompletion { tag, result });
     }
@@ -414,9 +430,14 @@ impl Storage for UringStorage {
                 self.finish_now(tag, result);
             }
             Backend::Memory { disk, .. } => {
-                let memories = self.ring.memories();
-                let result = in_memory(disk, &request.op, geometry.block_bytes, memories);
-                self.finish_now(tag, result);
+                if let BlockOp::Read { start, .. } = request.op {
+                    disk.announce(start * u64::from(geometry.block_bytes));
+                    self.in_memory.push(request);
+                } else {
+                    let memories = self.ring.memories();
+                    let result = in_memory(disk, &request.op, geometry.block_bytes, memories);
+                    self.finish_now(tag, result);
+                }
             }
             Backend::File { index, open } => {
                 let lacks = usize::try_from(request.backend.0)
@@ -451,6 +472,7 @@ impl Storage for UringStorage {
                 self.start(token);
             }
         }
+        self.serve_memory();
         self.enter();
         self.reap(self.at_once().saturating_sub(self.taken));
         self.taken = 0;
@@ -458,7 +480,7 @@ impl Storage for UringStorage {
     }
 
     fn in_flight(&self) -> usize {
-        self.slots.len() + self.finished.len()
+        self.slots.len() + self.in_memory.len() + self.finished.len()
     }
 }
 

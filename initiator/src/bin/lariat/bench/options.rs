@@ -82,10 +82,14 @@ pub(crate) struct BenchOptions {
     #[arg(long, visible_alias = "depth", value_name = "N", default_value_t = 32,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) iodepth: u32,
-    /// I/O queues, each with a thread of its own.
+    /// I/O queues.
     #[arg(long, visible_alias = "numjobs", value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..=128))]
     pub(crate) queues: u16,
+    /// Threads that serve the queues [default: one for each queue, but no more than there are cores
+    /// to run on].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=128))]
+    pub(crate) threads: Option<u16>,
     /// How long to measure.
     #[arg(long, value_name = "TIME", default_value = "10", value_parser = parse_duration)]
     pub(crate) runtime: Duration,
@@ -115,6 +119,15 @@ pub(crate) struct Region {
 }
 
 impl BenchOptions {
+    /// How many threads serve the queues.
+    pub(crate) fn thread_count(&self) -> u16 {
+        let cores = || {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            u16::try_from(cores).unwrap_or(u16::MAX)
+        };
+        self.threads.unwrap_or_else(cores).min(self.queues)
+    }
+
     /// What does not depend on the namespace.
     pub(crate) fn check(&self) -> Result<()> {
         if self.runtime.is_zero() {
@@ -210,6 +223,16 @@ mod tests {
         assert!(words(&["--offset", "4M"]).contains("not within the namespace of 4 MiB"));
         assert!(words(&["--size", "8M"]).contains("beyond the namespace"));
         assert!(words(&["--size", "4k", "--queues", "2"]).contains("too few for 2 queues"));
+    }
+
+    #[test]
+    fn no_more_threads_than_queues() {
+        let threads = |words: &[&str]| parse(words).thread_count();
+        assert_eq!(threads(&[]), 1);
+        assert_eq!(threads(&["--queues", "3", "--threads", "2"]), 2);
+        assert_eq!(threads(&["--queues", "3", "--threads", "5"]), 3);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        assert_eq!(usize::from(threads(&["--queues", "128"])), cores.min(128));
     }
 
     #[test]

@@ -118,6 +118,7 @@ mod tests {
             bs: 4096,
             iodepth: 1,
             queues,
+            threads: None,
             runtime: core::time::Duration::from_secs(1),
             ramp_time: core::time::Duration::ZERO,
             offset: REGION.offset_bytes,

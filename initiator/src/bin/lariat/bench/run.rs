@@ -1,5 +1,5 @@
-//! Runs a workload: a thread for each queue that keeps it full, and one that keeps time. Nothing is
-//! allocated per request. Calls the library, `pattern`, `report`; called by `bench`.
+//! Runs a workload: threads that keep queues full, each its own or several, and one that keeps time.
+//! Nothing is allocated per request. Calls the library, `pattern`, `report`; called by `bench`.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
@@ -7,7 +7,7 @@ use std::io::{IsTerminal, Write};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
-use lariat::{Buffer, BufferPool, Controller, Geometry, IoQueue};
+use lariat::{Buffer, BufferPool, Controller, Geometry, IoCompletion, IoQueue, wait_any};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
@@ -20,6 +20,8 @@ use crate::units::{show_count, show_rate, to_f64};
 
 /// Between two looks at the clock and at signals.
 const TICK: Duration = Duration::from_millis(50);
+/// Who waits leaves the core to others only after so long: it costs a system call a turn.
+const YIELD_AFTER: Duration = Duration::from_micros(10);
 
 /// What the threads and the time keeper share.
 struct Shared {
@@ -40,6 +42,8 @@ struct Worker<'a> {
     pools: [BufferPool; 2],
     shared: &'a Shared,
     depth: u32,
+    submitted: u64,
+    sides: Sides,
 }
 
 /// A worker's result.
@@ -69,16 +73,17 @@ pub(crate) fn run(
     }
     // Only now are signals looked at.
     stop.orderly();
+    let poll_time = controller.poll_time();
     std::thread::scope(|scope| {
-        let threads: Vec<_> = workers
-            .into_iter()
-            .map(|worker| {
-                std::thread::Builder::new()
-                    .name("queue".into())
-                    .spawn_scoped(scope, move || worker.work())
-                    .context("cannot start a thread")
-            })
-            .collect::<Result<_>>()?;
+        let mut threads = Vec::new();
+        for left in (1..=usize::from(options.thread_count())).rev() {
+            let share = workers.split_off(workers.len() - workers.len() / left);
+            let thread = std::thread::Builder::new()
+                .name("queue".into())
+                .spawn_scoped(scope, move || work(share, poll_time))
+                .context("cannot start a thread")?;
+            threads.push(thread);
+        }
         let kept = keep_time(&shared, options, stop, quiet, || {
             threads.iter().any(std::thread::ScopedJoinHandle::is_finished)
         });
@@ -171,52 +176,47 @@ impl<'a> Worker<'a> {
         let [_, payloads] = &pools;
         paint(payloads, Random::new(options.seed, u64::from(index) + 0x1_0000))?;
         let requests = Requests::new(options, region, index);
-        Ok(Self { queue, geometry, requests, pools, shared, depth })
+        let sides = Sides { read: Side::new()?, write: Side::new()? };
+        Ok(Self { queue, geometry, requests, pools, shared, depth, submitted: 0, sides })
     }
 
-    fn work(mut self) -> Result<Sides> {
-        let mut sides = Sides { read: Side::new()?, write: Side::new()? };
-        let depth = usize::try_from(self.depth)?;
-        let mut done = Vec::with_capacity(depth);
-        let mut count = 0u64;
-        loop {
-            if self.shared.over.load(Ordering::Relaxed) {
-                break;
-            }
-            while self.queue.outstanding() < self.depth {
-                count += 1;
-                self.submit(count)?;
-            }
-            self.queue.wait(&mut done, TICK);
-            let measuring = self.shared.measuring.load(Ordering::Relaxed);
-            for ended in done.drain(..) {
-                let is_read = ended.user_data == READ;
-                ended.result.context(if is_read { "read" } else { "write" })?;
-                if !measuring {
-                    continue;
-                }
-                let latency = ended.stages.answered.since(ended.stages.submitted);
-                let (side, counter) = if is_read {
-                    (&mut sides.read, &self.shared.reads)
-                } else {
-                    (&mut sides.write, &self.shared.writes)
-                };
-                side.record(latency);
-                counter.fetch_add(1, Ordering::Relaxed);
-            }
+    /// Fills the queue.
+    fn fill(&mut self) -> Result<()> {
+        while self.queue.outstanding() < self.depth {
+            self.submit()?;
         }
-        // What is still in flight is not counted, but waited for: a target that went away before
-        // the end leaves nothing but that.
-        while self.queue.outstanding() > 0 {
-            self.queue.wait(&mut done, TICK);
-            for ended in done.drain(..) {
-                ended.result.context(if ended.user_data == READ { "read" } else { "write" })?;
-            }
-        }
-        Ok(sides)
+        Ok(())
     }
 
-    fn submit(&mut self, count: u64) -> Result<()> {
+    /// Counts what has ended.
+    fn count(&mut self, done: &mut Vec<IoCompletion>) -> Result<()> {
+        let measuring = self.shared.measuring.load(Ordering::Relaxed);
+        let (mut reads, mut writes) = (0, 0);
+        for ended in done.drain(..) {
+            let is_read = ended.user_data == READ;
+            ended.result.context(if is_read { "read" } else { "write" })?;
+            if !measuring {
+                continue;
+            }
+            let latency = ended.stages.answered.since(ended.stages.submitted);
+            if is_read {
+                reads += 1;
+                self.sides.read.record(latency);
+            } else {
+                writes += 1;
+                self.sides.write.record(latency);
+            }
+        }
+        for (counter, count) in [(&self.shared.reads, reads), (&self.shared.writes, writes)] {
+            if count > 0 {
+                counter.fetch_add(count, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self) -> Result<()> {
+        self.submitted += 1;
         let Next { offset_bytes, is_read } = self.requests.next();
         let [reads, writes] = &self.pools;
         let pool = if is_read { reads } else { writes };
@@ -224,11 +224,71 @@ impl<'a> Worker<'a> {
         let sent = if is_read {
             self.queue.submit_read(READ, self.geometry, offset_bytes, buffer)
         } else {
-            mark(&mut buffer, count)?;
+            mark(&mut buffer, self.submitted)?;
             self.queue.submit_write(WRITE, self.geometry, offset_bytes, buffer, false)
         };
         sent.map_err(|rejected| rejected.error)
             .with_context(|| format!("request at byte {offset_bytes}"))
+    }
+}
+
+/// A thread's work: its queues, until it is over.
+fn work(mut workers: Vec<Worker<'_>>, poll_time: Duration) -> Result<Sides> {
+    let mut done = Vec::with_capacity(128);
+    let over = |workers: &[Worker<'_>]| {
+        workers.first().is_none_or(|worker| worker.shared.over.load(Ordering::Relaxed))
+    };
+    while !over(&workers) {
+        turn(&mut workers, poll_time, &mut done, true)?;
+    }
+    // What is still in flight is not counted, but waited for: a target that went away before the
+    // end leaves nothing but that.
+    while workers.iter().any(|worker| worker.queue.outstanding() > 0) {
+        turn(&mut workers, poll_time, &mut done, false)?;
+    }
+    let mut sides = Sides { read: Side::new()?, write: Side::new()? };
+    for worker in &workers {
+        sides.read.add(&worker.sides.read)?;
+        sides.write.add(&worker.sides.write)?;
+    }
+    Ok(sides)
+}
+
+/// Fills the queues (if they are to be filled) and waits until something has ended, at most for a
+/// tick.
+fn turn(
+    workers: &mut [Worker<'_>],
+    poll_time: Duration,
+    done: &mut Vec<IoCompletion>,
+    fill: bool,
+) -> Result<()> {
+    if let [worker] = workers {
+        if fill {
+            worker.fill()?;
+        }
+        worker.queue.wait(done, TICK);
+        return worker.count(done);
+    }
+    let start = Instant::now();
+    loop {
+        let mut any = false;
+        for worker in workers.iter_mut() {
+            if fill {
+                worker.fill()?;
+            }
+            any |= worker.queue.poll(done) > 0;
+            worker.count(done)?;
+        }
+        let waited = start.elapsed();
+        if any || waited >= TICK {
+            return Ok(());
+        }
+        if waited >= poll_time {
+            wait_any(workers.iter_mut().map(|worker| &mut worker.queue), TICK - waited);
+        } else if waited >= YIELD_AFTER {
+            // The target may need this very core.
+            std::thread::yield_now();
+        }
     }
 }
 
