@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use lariat_fabric::verbs::{CmEvent, DomainId, WorkCompletion};
-use lariat_fabric::{Armed, Fabric, Timestamp};
+use lariat_fabric::{Armed, Fabric, Path, Timestamp};
 use lariat_wire::nvme::{Command, ControllerId, Qid};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -203,6 +203,8 @@ pub(crate) struct Facts {
     pub(crate) info: ControllerInfo,
     pub(crate) id: ControllerId,
     pub(crate) granted: u16,
+    /// What the admin queue's packets travel over.
+    pub(crate) path: Option<Path>,
     /// How to connect an I/O queue; `qid` and `domain` are to be filled in.
     pub(crate) link: Option<(LinkConfig, BlockLimits)>,
 }
@@ -385,6 +387,7 @@ impl Caretaker {
                 info: info.clone(),
                 id: session.controller_id(),
                 granted,
+                path: session.admin_conn().and_then(|conn| self.member.fabric.path(conn)),
                 link: session.io_link(Qid(1), self.member.domain),
             });
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, TryLockError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use lariat_fabric::Fabric;
+use lariat_fabric::{Fabric, Path};
 use lariat_wire::nvme::{
     AdminCommand, Cns, Command, CommandId, Completion, ControllerId, IdentifyController,
     IdentifyNamespace, LogPage, Nsid, Numd,
@@ -99,6 +99,13 @@ impl Controller {
     #[must_use]
     pub fn fabric_name(&self) -> &'static str {
         self.fabric
+    }
+
+    /// What the packets of the admin queue travel over, where the provider has a choice:
+    /// [`IoQueue::path`] has the answer for an I/O queue, which is the same as a rule.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.shared.facts.get().and_then(|facts| facts.path.as_ref())
     }
 
     /// The controller's identifier.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lariat_fabric::verbs::{Access, RegionId};
-use lariat_fabric::{FabricCounters, Memory, RegisterError, Timestamp};
+use lariat_fabric::{FabricCounters, Memory, Path, RegisterError, Timestamp};
 use lariat_wire::nvme::{Command, Lba, Qid};
 use nix::poll::{PollFd, PollFlags};
 
@@ -161,6 +161,13 @@ impl IoQueue {
     #[must_use]
     pub fn outstanding(&self) -> u32 {
         self.depth - u32::try_from(self.free.len()).unwrap_or(0)
+    }
+
+    /// What this queue's packets travel over, where the provider has a choice.
+    #[must_use]
+    pub fn path(&self) -> Option<Path> {
+        let lane = lock(&self.cell.lane);
+        lane.member.fabric.path(lane.block.conn()?)
     }
 
     /// What the queue's fabric counted.

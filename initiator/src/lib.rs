@@ -70,7 +70,7 @@ pub use discovery::{DiscoveryEntry, discover};
 pub use error::{AdminError, ConnectError, Error, IoError, RejectedIo};
 pub use host::{default_host_id, default_host_nqn};
 pub use io_queue::{IoCompletion, IoQueue, RawData, wait_any};
-pub use lariat_fabric::{FabricCounters, Memory};
+pub use lariat_fabric::{FabricCounters, Medium, Memory, Path};
 pub use lariat_wire::nvme::{HostId, Nqn, Nsid, Status};
 pub use namespace::Namespace;
 pub use options::{ConnectOptions, FabricChoice, WireChoice};

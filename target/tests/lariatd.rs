@@ -96,7 +96,7 @@ fn it_says_ready_and_ends_by_sigterm_not_by_sighup() {
     let second = run(&write_config(folder.path(), "b.toml", &other, 1), &[]);
     let text = String::from_utf8_lossy(&second.stderr).into_owned();
     assert_eq!((second.status.code(), second.stdout.len()), (Some(1), 0), "{text}");
-    assert!(text.contains("lariatd: cannot listen: "), "{text}");
+    assert!(text.contains(":4420 is already served: "), "{text}");
 
     daemon.signal(Signal::SIGHUP);
     daemon.signal(Signal::SIGTERM);
@@ -122,4 +122,18 @@ fn a_wrong_configuration_is_exit_code_2() {
     assert!(text.starts_with("lariatd: environment variable LARIATD_TARGET__REACTORS: "), "{text}");
     assert_eq!(run(&config, &["--log", "=/="]).status.code(), Some(2));
     assert_eq!(run(&folder.path().join("none.toml"), &[]).status.code(), Some(2));
+}
+
+#[test]
+fn an_address_of_another_machine_is_told_once_with_a_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = write_config(folder.path(), "a.toml", &folder.path().join("disk"), 3);
+    let foreign = command(&config).env("LARIATD_LISTENER__0__ADDRESS", "203.0.113.7").output();
+    let foreign = foreign.unwrap();
+    let text = String::from_utf8_lossy(&foreign.stderr).into_owned();
+    assert_eq!(foreign.status.code(), Some(1), "{text}");
+    let line = text.lines().find(|line| line.starts_with("lariatd: ")).unwrap();
+    assert!(line.contains("203.0.113.7 is not an address of this machine"), "{line}");
+    assert!(line.contains("`ip address`"), "{line}");
+    assert_eq!(line.matches("cannot listen").count(), 1, "{line}");
 }

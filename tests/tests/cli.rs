@@ -157,6 +157,7 @@ fn figures_make_sense() -> Result<()> {
             let words = ["--rw", rw, "--bs", &block.to_string(), "--iodepth", &iodepth];
             let words = [&words[..], &["--runtime", "0.4"]].concat();
             let report = json(&target, "bench", &words)?;
+            ensure!(report["wire"] == "shm", "{report:#}");
             let runtime = report["runtime_seconds"].as_f64().context("runtime_seconds")?;
             ensure!((0.3..3.0).contains(&runtime), "{report:#}");
             for (side, expected) in [("read", reads), ("write", writes)] {

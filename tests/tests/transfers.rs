@@ -331,7 +331,9 @@ fn both_wires_at_one_target() -> Result<()> {
             let copy = scratch.join(wire);
             let path = copy.display().to_string();
             let words = ["--nsid", "1", "--length", "16M", "--wire", wire, "--output", &path];
-            run(&mut lariat(&target, "read", &words)?, LIMIT)?.success()?;
+            let told = run(&mut lariat(&target, "read", &words)?, LIMIT)?.success()?.text();
+            let way = if wire == "udp" { "(soft, UDP)" } else { "(soft, shared memory)" };
+            ensure!(told.contains(way), "{way} is not in {told}");
             ensure!(std::fs::read(copy)? == std::fs::read(&file)?, "the copy by {wire} differs");
         }
         target.stop().map(drop)

@@ -40,15 +40,43 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     } else {
         vec!["test", "--workspace", "--locked", "--no-fail-fast", "--all-targets"]
     };
-    if arguments.first() == Some(&"nextest") && std::env::var_os("CI").is_some() {
-        arguments.extend(["--profile", "ci"]);
+    if arguments.first() == Some(&"nextest") {
+        arguments.extend(["--profile", profile()]);
     }
     arguments.extend(options.filter.as_deref());
-    shell::run(&mut shell::cargo(&arguments))?;
+    let report = shell::root().join("build/nextest").join(profile()).join("junit.xml");
+    // What an earlier run left is not this one's.
+    let _ = std::fs::remove_file(&report);
+    let outcome = shell::run(&mut shell::cargo(&arguments));
+    if let Ok(report) = std::fs::read_to_string(&report) {
+        for (test, why) in skipped(&report) {
+            println!("test skipped: {test}: {why}");
+        }
+    }
+    outcome?;
     if options.filter.is_none() {
         shell::run(&mut shell::cargo(&["test", "--workspace", "--locked", "--quiet", "--doc"]))?;
     }
     Ok(())
+}
+
+fn profile() -> &'static str {
+    if std::env::var_os("CI").is_some() { "ci" } else { "default" }
+}
+
+/// Tests that passed because something they need is not there: they say `SKIPPED` on stderr, which
+/// nextest's report (JUnit's XML) keeps. The tests, and what they say.
+fn skipped(report: &str) -> Vec<(String, String)> {
+    let cases = report.split("<testcase ").skip(1);
+    cases
+        .filter_map(|case| {
+            let case = case.split("</testcase>").next()?;
+            let name = case.split_once("name=\"")?.1.split('"').next()?;
+            let marked = case.lines().find_map(|line| line.split_once("SKIPPED"))?;
+            let why = marked.1.split("</system-").next()?.trim_start_matches(':').trim();
+            Some((name.to_owned(), why.to_owned()))
+        })
+        .collect()
 }
 
 pub(crate) fn sim(options: &SimOptions) -> Result<()> {
@@ -64,4 +92,28 @@ pub(crate) fn sim(options: &SimOptions) -> Result<()> {
         ]),
     };
     shell::run(&mut command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_that_say_skipped_are_found() {
+        let report = r#"<testsuites><testsuite name="lariat-tests::wire">
+        <testcase name="one" classname="c" time="0.1">
+            <system-out>running 1 test
+test one ... ok
+</system-out>
+            <system-err>SKIPPED one: no tshark here
+</system-err>
+        </testcase>
+        <testcase name="two" classname="c" time="0.1"/>
+        <testcase name="three" classname="c" time="0.1">
+            <system-err>SKIPPED: needs root</system-err>
+        </testcase></testsuite></testsuites>"#;
+        let found = skipped(report);
+        let words = |test: &str, why: &str| (test.to_owned(), why.to_owned());
+        assert_eq!(found, [words("one", "one: no tshark here"), words("three", "needs root")]);
+    }
 }

@@ -1,7 +1,7 @@
 //! What can go wrong on the local side of a fabric: one type per operation, each with the facts
 //! needed to mend it. What a peer does wrong arrives as a completion status or a `CmEvent`.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use std::io;
 
 /// The handle names nothing (any more), or not something in a state that allows the call.
@@ -50,13 +50,15 @@ pub enum ListenError {
         /// Who has it, as far as can be told.
         holder: String,
     },
-    /// The address is not one of this machine or device.
-    #[error("{address} is not an address of this fabric ({local}); listen on one that is")]
+    /// The address is not one of this machine.
+    #[error(
+        "cannot listen on {address}: {} is not an address of this machine; give the listener one of \
+         those that `ip address` shows, or add it to an interface",
+        .address.ip()
+    )]
     NotLocal {
         /// The address asked for.
         address: SocketAddr,
-        /// The address the fabric has.
-        local: IpAddr,
     },
     /// Something else.
     #[error("cannot listen on {address}")]

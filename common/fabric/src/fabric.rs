@@ -43,6 +43,48 @@ pub enum Armed {
     Until(Timestamp),
 }
 
+/// What carries the packets of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// UDP.
+    Udp,
+    /// Shared memory of two processes on one host.
+    SharedMemory,
+}
+
+impl core::fmt::Display for Medium {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Udp => "UDP",
+            Self::SharedMemory => "shared memory",
+        })
+    }
+}
+
+/// What the packets of a connection travel over, as [`Fabric::path`] says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// What carries them.
+    pub medium: Medium,
+    /// Why it is not the other, if there is a reason to name.
+    pub reason: Option<String>,
+}
+
+impl From<Medium> for Path {
+    fn from(medium: Medium) -> Self {
+        Self { medium, reason: None }
+    }
+}
+
+impl core::fmt::Display for Path {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match &self.reason {
+            Some(reason) => write!(f, "{} ({reason})", self.medium),
+            None => self.medium.fmt(f),
+        }
+    }
+}
+
 /// What a provider counted since it was opened. What it does not know stays zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FabricCounters {
@@ -227,10 +269,17 @@ pub trait Fabric {
         None
     }
 
-    /// What the packets of `conn` travel over, in words, where the provider has a choice.
-    fn path(&self, conn: ConnId) -> Option<String> {
+    /// What the packets of `conn` travel over, where the provider has a choice.
+    fn path(&self, conn: ConnId) -> Option<Path> {
         let _ = conn;
         None
+    }
+
+    /// Whether the peer's process is known to have ended, and `conn` with it. Read it before
+    /// `destroy`.
+    fn peer_ended(&self, conn: ConnId) -> bool {
+        let _ = conn;
+        false
     }
 
     /// What was counted.

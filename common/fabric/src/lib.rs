@@ -20,7 +20,7 @@ pub mod sim;
 pub mod soft;
 
 pub use error::{CmError, ListenError, QpError, RegisterError, ResolveError, StaleHandle};
-pub use fabric::{Armed, Fabric, FabricCounters};
+pub use fabric::{Armed, Fabric, FabricCounters, Medium, Path};
 pub use lariat_roce::time::Timestamp;
 pub use lariat_roce::verbs;
 pub use lariat_roce::verbs::{PostError, PostErrorKind};

@@ -40,7 +40,7 @@ fn device_address() -> Option<IpAddr> {
     });
     if found.is_none() {
         assert!(std::env::var_os("LARIAT_IB_REQUIRED").is_none(), "there is no RDMA device");
-        eprintln!("skipped: no RDMA device serves an address of this machine");
+        eprintln!("SKIPPED: no RDMA device serves an address of this machine");
     }
     found
 }

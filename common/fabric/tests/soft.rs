@@ -16,7 +16,7 @@ use lariat_fabric::verbs::{
     Access, CmEvent, DisconnectReason, QpConfig, RecvRequest, SendOp, SendRequest, Sge, SgeList,
     WcStatus,
 };
-use lariat_fabric::{Fabric, FabricCounters, Memory, Timestamp};
+use lariat_fabric::{Fabric, FabricCounters, ListenError, Medium, Memory, Timestamp};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 struct Loopback {
@@ -287,7 +287,7 @@ fn addresses_take_turns() {
 fn a_peer_that_is_gone_is_told_at_once() {
     let mut pair = Pair::new(loopback(WireChoice::Auto));
     let (host, _) = pair.connect();
-    assert_eq!(pair.harness.host.path(host).as_deref(), Some("shared memory"));
+    assert_eq!(pair.harness.host.path(host), Some(Medium::SharedMemory.into()));
     pair.recv(conformance::Host, host, 5, SgeList::EMPTY);
     let start = Instant::now();
     // A fabric that goes without a word, as a killed process does.
@@ -298,11 +298,24 @@ fn a_peer_that_is_gone_is_told_at_once() {
     let reason = DisconnectReason::Timeout;
     assert_eq!(event, CmEvent::Disconnected { conn: host, reason });
     assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+    assert!(pair.harness.host.peer_ended(host));
     let now = pair.harness.now();
     pair.harness.host.destroy(now, host);
     let address = pair.harness.address;
     pair.listener = pair.harness.target.listen(address).unwrap();
     pair.side(conformance::Target).domain = pair.harness.target.open_domain().unwrap();
     let (host, _) = pair.connect();
-    assert_eq!(pair.harness.host.path(host).as_deref(), Some("shared memory"));
+    assert_eq!(pair.harness.host.path(host), Some(Medium::SharedMemory.into()));
+    assert!(!pair.harness.host.peer_ended(host));
+}
+
+#[test]
+fn an_address_of_another_machine_is_named_with_a_remedy() {
+    let mut fabric = soft::open(&over(WireChoice::Udp)).unwrap();
+    let address: SocketAddr = "203.0.113.7:4420".parse().unwrap();
+    let error = fabric.listen(address).unwrap_err();
+    assert!(matches!(error, ListenError::NotLocal { .. }));
+    let words = error.to_string();
+    assert!(words.contains("203.0.113.7 is not an address of this machine"), "{words}");
+    assert!(words.contains("`ip address`"), "{words}");
 }

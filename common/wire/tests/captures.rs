@@ -197,7 +197,7 @@ fn ipv6() {
 #[test]
 fn whole_captures() {
     let Some(folder) = std::env::var_os("LARIAT_CAPTURES") else {
-        eprintln!("skipped: LARIAT_CAPTURES names no folder");
+        eprintln!("SKIPPED: LARIAT_CAPTURES names no folder");
         return;
     };
     let mut files = 0;

@@ -24,7 +24,7 @@ use lariat_wire::rdma_cm::{ConnectAccept, ConnectReject, ConnectRequest};
 use lariat_wire::rocev2::cm::RejReason;
 
 use super::error::{ConnectError, Stage, connect_hint};
-use super::queue::HostQueue;
+use super::queue::{HostQueue, known_end};
 use super::types::{LossReason, Transfer};
 
 /// Size of the data of a Connect.
@@ -448,6 +448,7 @@ impl Link {
         reason: LossReason,
     ) {
         let stage = self.stage();
+        let reason = self.conn().map_or(reason, |conn| known_end(fabric, conn, reason));
         match core::mem::replace(&mut self.state, State::Closed(None, reason)) {
             State::Resolving(conn) => fabric.destroy(now, conn),
             State::Connecting(mut queue) | State::Handshake(mut queue) => {

@@ -488,7 +488,8 @@ impl HostQueue {
         fabric: &mut F,
         reason: LossReason,
     ) {
-        let reason = *self.lost.get_or_insert(reason);
+        let reason = known_end(fabric, self.conn, self.lost.unwrap_or(reason));
+        self.lost = Some(reason);
         fabric.destroy(now, self.conn);
         let _ = fabric.deregister(self.capsule_region);
         let _ = fabric.deregister(self.scratch_region);
@@ -510,6 +511,19 @@ impl HostQueue {
             }
         }
         self.next_deadline = Timestamp::NEVER;
+    }
+}
+
+/// A peer that fell silent may be known to have ended. To be asked before the connection is destroyed.
+pub(super) fn known_end<F: Fabric + ?Sized>(
+    fabric: &F,
+    conn: ConnId,
+    reason: LossReason,
+) -> LossReason {
+    if reason == LossReason::Unresponsive && fabric.peer_ended(conn) {
+        LossReason::PeerEnded
+    } else {
+        reason
     }
 }
 

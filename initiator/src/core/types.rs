@@ -67,6 +67,9 @@ pub enum LossReason {
     /// Nothing came back within the transport's retries.
     #[error("the peer does not answer any more (transport retries are used up)")]
     Unresponsive,
+    /// The peer's process ended without a word: known at once where it ran on this host.
+    #[error("the peer's process ended")]
+    PeerEnded,
     /// The queue pair failed.
     #[error("the queue pair failed: {0:?}")]
     Transport(WcStatus),

@@ -10,7 +10,10 @@ use clap::Parser;
 use lariat_target::daemon::{self, Config};
 use tracing_subscriber::EnvFilter;
 
-/// NVMe-oF/RDMA target.
+/// Serves local disks to other machines: an NVMe-oF/RDMA target.
+///
+/// It prints `ready` when all listeners stand, and logs to stderr; SIGTERM or SIGINT ends it cleanly.
+/// The configuration is described in docs/operating.md; configs/loopback.toml is the shortest.
 ///
 /// Exit codes: 0 clean end; 1 could not start; 2 wrong command line or configuration; 3 failed while
 /// running; 4 stopped without a clean end.
@@ -21,7 +24,7 @@ struct Arguments {
     /// (LARIATD_TARGET__REACTORS=2).
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Check the configuration and exit.
+    /// Check the configuration and exit; no disk is made or opened, no address taken.
     #[arg(long)]
     check: bool,
     /// What to log: a level or a filter ("lariat_target=debug"). Stronger than RUST_LOG, which is

@@ -12,14 +12,15 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use lariat_fabric::Fabric;
 use lariat_fabric::provider::{NoDevice, Provider};
 use lariat_fabric::soft::{self, SoftConfig};
+use lariat_fabric::{Fabric, ListenError};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::Pid;
 
 use super::config::{Config, Listener, TargetConfig};
+use super::files::Watch;
 use super::provider::{Part, parts, rdma_provider};
 use super::turn::{Clock, Sleeper, drive};
 use crate::nvme::{
@@ -32,6 +33,8 @@ use crate::transport::{Reactor, ReactorConfig, ReactorError};
 
 /// How much longer than its configured time a clean stop may take before it is cut off.
 const STOP_GRACE: Duration = Duration::from_secs(5);
+/// How often the backends' files are looked after.
+const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Why the target could not start, or did not end well.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +67,9 @@ pub enum RunError {
     #[cfg(feature = "ib")]
     #[error(transparent)]
     Ib(#[from] lariat_fabric::ib::OpenError),
+    /// An address cannot be listened at.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// A reactor could not be set up.
     #[error("{action}")]
     Setup {
@@ -178,6 +184,7 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), RunError> {
         key: config.backends().nth(place).map(|(key, _)| key.to_owned()).unwrap_or_default(),
         source,
     })?;
+    let files = Watch::start(&configs);
     let parts = parts(config)?;
     let map = subsystems(config, &storage, &parts)?;
     let reactors = config.target.reactors;
@@ -215,7 +222,7 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), RunError> {
         }
     }
 
-    let outcome = serve(config, &news, crew.threads.len(), ready);
+    let outcome = serve(config, &news, crew.threads.len(), files, ready);
     registry.close();
     let running = match &outcome {
         Ok(()) => crew.threads.len(),
@@ -289,12 +296,19 @@ fn serve(
     config: &Config,
     news: &Receiver<News>,
     reactors: usize,
+    mut files: Watch,
     ready: impl FnOnce(),
 ) -> Result<(), RunError> {
     let mut missing = reactors;
     let mut ready = Some(ready);
     loop {
-        match news.recv() {
+        // Without files there is nothing to wake up for.
+        let next = if files.is_empty() {
+            news.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        } else {
+            news.recv_timeout(LOOK_INTERVAL)
+        };
+        match next {
             Ok(News::Ready) => {
                 missing -= 1;
                 if missing == 0
@@ -318,7 +332,8 @@ fn serve(
                 tracing::info!(%signal, "a signal: stopping; a second one stops at once");
                 return Ok(());
             }
-            Err(_) => return Ok(()),
+            Err(RecvTimeoutError::Timeout) => files.look(),
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
     }
 }
@@ -469,7 +484,7 @@ fn prepare<F: Fabric>(seat: Seat<F>) -> Result<Sleeper<F>, RunError> {
     let mut reactor = Reactor::new(fabric, storage, common.registry, config)
         .map_err(|error: ReactorError| setup("cannot set up a reactor")(error))?;
     for (address, _) in &part.listeners {
-        reactor.listen(*address).map_err(setup("cannot listen"))?;
+        reactor.listen(*address)?;
     }
     Sleeper::new(reactor).map_err(setup("cannot set up the place to sleep"))
 }

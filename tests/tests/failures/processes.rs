@@ -121,7 +121,8 @@ fn a_killed_target_is_told_in_time_and_can_be_restarted() -> Result<()> {
             ensure!(again.elapsed() < Duration::from_secs(1), "{:?}", again.elapsed());
 
             let bench = bench.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
-            let bench = bench.failure(1, &["the connection is lost", "does not answer"])?;
+            let bench =
+                bench.failure(1, &["the connection is lost", "the peer's process ended"])?;
             ensure!(bench.took < Duration::from_secs(15), "lariat ended after {:?}", bench.took);
             anyhow::Ok(())
         })?;

@@ -85,7 +85,7 @@ fn memory_of_fios_own_is_refused() -> Result<()> {
 fn a_fio_that_is_not_known_is_named() -> Result<()> {
     let Some(fio) = fio()? else { return Ok(()) };
     if !cfg!(debug_assertions) {
-        eprintln!("skipped: a_fio_that_is_not_known_is_named: only a debug build can be told so");
+        eprintln!("SKIPPED: a_fio_that_is_not_known_is_named: only a debug build can be told so");
         return Ok(());
     }
     bounded(LIMIT, move || {

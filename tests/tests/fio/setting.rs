@@ -18,7 +18,7 @@ pub(crate) fn fio() -> Result<Option<PathBuf>> {
     let found = Command::new(&fio).arg("--version").output().is_ok_and(|out| out.status.success());
     if !found {
         let test = std::thread::current().name().unwrap_or("a test").to_owned();
-        eprintln!("skipped: {test}: there is no fio ({} --version)", fio.display());
+        eprintln!("SKIPPED: {test}: there is no fio ({} --version)", fio.display());
     }
     engine()?;
     Ok(found.then_some(fio))

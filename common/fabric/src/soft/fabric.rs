@@ -24,7 +24,7 @@ use super::network::{
 };
 use super::steering::member_of;
 use crate::error::{CmError, ListenError, QpError, RegisterError, ResolveError, StaleHandle};
-use crate::fabric::{Armed, Fabric, FabricCounters};
+use crate::fabric::{Armed, Fabric, FabricCounters, Path};
 use crate::memory::Memory;
 use crate::random::Random;
 use crate::regions::RegionTable;
@@ -334,9 +334,7 @@ impl<N: Network> Fabric for SoftFabric<N> {
     fn listen(&mut self, address: SocketAddr) -> Result<ListenerId, ListenError> {
         let index = self.listening_port(address.ip()).map_err(|error| match error {
             BindError::InUse { holder, .. } => ListenError::InUse { address, holder },
-            BindError::NotLocal { .. } => {
-                ListenError::Io { address, source: io::ErrorKind::AddrNotAvailable.into() }
-            }
+            BindError::NotLocal { .. } => ListenError::NotLocal { address },
             BindError::Io { source, .. } => ListenError::Io { address, source },
         })?;
         let gone = || ListenError::Io { address, source: io::ErrorKind::NotFound.into() };
@@ -579,9 +577,13 @@ impl<N: Network> Fabric for SoftFabric<N> {
         }
     }
 
-    fn path(&self, conn: ConnId) -> Option<String> {
+    fn path(&self, conn: ConnId) -> Option<Path> {
         let (port, conn) = self.port_of(conn)?;
         port.wire.path(port.endpoint.remote(conn).ok()?)
+    }
+
+    fn peer_ended(&self, conn: ConnId) -> bool {
+        self.port_of(conn).is_some_and(|(port, conn)| port.endpoint.peer_ended(conn))
     }
 
     fn counters(&self) -> FabricCounters {

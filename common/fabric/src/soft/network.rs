@@ -15,6 +15,7 @@ use lariat_roce::transmit::Transmit;
 use lariat_wire::rocev2::Packet;
 use lariat_wire::rocev2::cm::PathMtu;
 
+use crate::fabric::Path;
 use crate::regions::RegionTable;
 
 /// How to get to a peer.
@@ -187,8 +188,8 @@ pub trait Wire {
         None
     }
 
-    /// What packets to a peer (its UDP address) travel over, in words.
-    fn path(&self, peer: SocketAddr) -> Option<String> {
+    /// What packets to a peer (its UDP address) travel over.
+    fn path(&self, peer: SocketAddr) -> Option<Path> {
         let _ = peer;
         None
     }

@@ -41,7 +41,8 @@ pub struct RouteInfo {
 pub struct CmConfig {
     /// How long an answer is waited for before a message is repeated: 4.096 us * 2^n.
     pub response_timeout: CmTimeout,
-    /// How often our REQ is repeated, 0 to 15.
+    /// How often the peer may repeat its answer to our REQ, 0 to 15. The REQ itself is repeated until
+    /// the consumer's time is over.
     pub max_retries: u8,
     /// How often a REP is repeated at most, whatever the peer asks for: it goes to an address that
     /// nobody has proven yet, which must not get much more than somebody sent in its name.

@@ -39,6 +39,8 @@ pub(super) struct Connection {
     /// Whether the consumer was told that it stands, and that it ended or failed.
     pub(super) told_established: bool,
     pub(super) told_end: bool,
+    /// Whether it ended because the peer's process did.
+    pub(super) peer_ended: bool,
 }
 
 /// IPv4 addresses that come in IPv6 clothes are IPv4; a scope is kept.
@@ -82,6 +84,7 @@ impl Endpoint {
             half_open: false,
             told_established: false,
             told_end: false,
+            peer_ended: false,
         }))
     }
 

@@ -14,7 +14,7 @@ use crate::memory::Memory;
 use crate::qp::{QpFailure, QpState};
 use crate::time::Timestamp;
 use crate::transmit::{Payload, Transmit};
-use crate::verbs::{CmEvent, WorkCompletion};
+use crate::verbs::{CmEvent, ConnId, WorkCompletion};
 
 impl Endpoint {
     /// Takes a packet that arrived from `source` with a right ICRC. `congestion_mark`: its IP
@@ -101,9 +101,16 @@ impl Endpoint {
                 && let Some(qp) = &mut conn.qp
             {
                 qp.fail(now, QpFailure::PeerSilent);
+                conn.peer_ended = true;
                 self.after(now, slot);
             }
         }
+    }
+
+    /// Whether a connection ended by [`Endpoint::peer_is_gone`].
+    #[must_use]
+    pub fn peer_ended(&self, conn: ConnId) -> bool {
+        self.conn(conn).is_ok_and(|conn| conn.peer_ended)
     }
 
     /// When [`Endpoint::handle_timeout`] wants to be called: [`Timestamp::NEVER`] if not at all.

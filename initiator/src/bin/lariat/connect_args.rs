@@ -37,6 +37,7 @@ pub(crate) enum WireArg {
 
 /// The target and this host.
 #[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Connection")]
 pub(crate) struct ConnectArgs {
     /// Transport type; only rdma is supported.
     #[arg(short, long, value_name = "TYPE", default_value = "rdma", value_parser = transport)]
@@ -44,7 +45,7 @@ pub(crate) struct ConnectArgs {
     /// Address of the target: IPv4, IPv6 or a host name.
     #[arg(short = 'a', long, value_name = "ADDRESS")]
     traddr: String,
-    /// Port of the target (of RDMA CM, not of UDP).
+    /// Port of the target's listener (of RDMA CM; on the wire it is always UDP 4791).
     #[arg(short = 's', long, value_name = "PORT", default_value_t = 4420)]
     trsvcid: u16,
     /// Name of this host [default: /etc/nvme/hostnqn, else one derived from the machine].
@@ -53,7 +54,7 @@ pub(crate) struct ConnectArgs {
     /// Identifier of this host, a UUID [default: /etc/nvme/hostid, else one derived from the machine].
     #[arg(short = 'I', long, value_name = "UUID")]
     hostid: Option<uuid::Uuid>,
-    /// Keep alive timeout in seconds; 0 for none.
+    /// Seconds after which target and host take each other for dead (keep alive); 0: never.
     #[arg(short, long, value_name = "SECONDS", default_value_t = 10)]
     keep_alive_tmo: u16,
     /// RDMA provider.
@@ -62,26 +63,28 @@ pub(crate) struct ConnectArgs {
     /// What the soft provider's packets travel over.
     #[arg(long, value_enum, default_value = "auto")]
     wire: WireArg,
-    /// How long to try to connect.
+    /// How long to try to connect each queue: seconds, or with a suffix (1.5s, 500ms, 2m).
     #[arg(long, value_name = "TIME", default_value = "10", value_parser = parse_duration)]
     connect_timeout: Duration,
-    /// How long to wait for the answer to a command.
+    /// How long to wait for the answer to a command, written likewise.
     #[arg(long, value_name = "TIME", default_value = "30", value_parser = parse_duration)]
     io_timeout: Duration,
 }
 
 /// The target, a subsystem there, and its queues.
 #[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Connection")]
 pub(crate) struct SubsystemArgs {
     #[command(flatten)]
     connect: ConnectArgs,
     /// Name of the subsystem; `lariat discover` lists those of a target.
     #[arg(short, long, value_name = "NQN", value_parser = Nqn::parse)]
     nqn: Nqn,
-    /// Entries of each I/O queue [default: as many as the work needs].
+    /// Entries of each I/O queue, 2 to 1024, one of which stays free [default: as many as the work
+    /// needs].
     #[arg(short = 'Q', long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1024))]
     queue_size: Option<u32>,
-    /// I/O queues to ask for [default: as many as the work needs].
+    /// I/O queues to ask for, 1 to 128 [default: as many as the work needs].
     #[arg(short = 'i', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=128))]
     nr_io_queues: Option<u16>,
     /// Microseconds to poll for completions before sleeping; 0: sleep at once [default: 100].
@@ -91,10 +94,11 @@ pub(crate) struct SubsystemArgs {
 
 /// A namespace of a subsystem.
 #[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Connection")]
 pub(crate) struct NamespaceArgs {
     #[command(flatten)]
     pub(crate) subsystem: SubsystemArgs,
-    /// Namespace [default: the only one].
+    /// Number of the namespace, as `lariat list-ns` shows it [default: the only one].
     #[arg(long, visible_alias = "nsid", value_name = "NSID",
           value_parser = clap::value_parser!(u32).range(1..=0xffff_fffe))]
     namespace_id: Option<u32>,

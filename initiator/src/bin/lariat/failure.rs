@@ -53,7 +53,23 @@ pub(crate) fn verdict(error: &anyhow::Error) -> (u8, Option<String>) {
     } else {
         EXIT_RUN_TIME
     };
-    (code, Some(one_line(&format!("{error:#}"))))
+    (code, Some(one_line(&chain(error))))
+}
+
+/// An error and its causes, each once: some errors of the library name their cause themselves, for
+/// those who print them alone.
+fn chain(error: &anyhow::Error) -> String {
+    let mut words = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if words.is_empty() {
+            words = cause;
+        } else if !words.ends_with(&cause) {
+            words.push_str(": ");
+            words.push_str(&cause);
+        }
+    }
+    words
 }
 
 /// Line breaks and other controls become spaces: what a target says must not rule the terminal.
@@ -79,6 +95,13 @@ mod tests {
         assert_eq!(verdict(&Interrupted("stopped".into()).into()), (130, Some("stopped".into())));
         assert_eq!(verdict(&stdout_error(io::ErrorKind::BrokenPipe.into())), (141, None));
         assert_eq!(verdict(&stdout_error(io::ErrorKind::StorageFull.into())).0, 1);
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let source = || lariat::ConnectError::Fabric { provider: "ib", source: "no device".into() };
+        let words = verdict(&anyhow::Error::new(source()).context("connect")).1.unwrap();
+        assert_eq!(words, "connect: cannot open the ib fabric: no device");
     }
 
     #[test]

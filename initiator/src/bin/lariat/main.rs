@@ -32,6 +32,8 @@ use crate::output::OutputFormat;
 use crate::signals::Stop;
 
 const AFTER_HELP: &str = "\
+`lariat COMMAND --help` has each command's options. Each command connects, does its work and ends; no
+block device appears. Flags are nvme-cli's, but -n is the subsystem everywhere (see --namespace-id).
 Sizes take suffixes: 4k, 1MiB, 2G (powers of 1024), 4kB, 1MB (powers of 1000); times: 10, 1.5s, 500ms.
 Exit codes: 0 done; 1 run-time error; 2 wrong arguments; 130 interrupted; 141 stdout closed.
 LARIAT_LOG=debug shows what the library does.
@@ -148,6 +150,23 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Line::command().debug_assert();
+    }
+
+    #[test]
+    fn limits_stand_in_the_help() {
+        for (verb, limits) in [
+            ("read", &["1 to 1024", "up to 64 MiB"][..]),
+            ("write", &["1 to 1024", "up to 64 MiB"]),
+            ("bench", &["1 to 1024", "up to 64 MiB", "1 to 128"]),
+        ] {
+            let mut line = Line::command();
+            let help = line.find_subcommand_mut(verb).unwrap().render_long_help().to_string();
+            for limit in limits {
+                assert!(help.contains(limit), "{verb}: {limit}: {help}");
+            }
+            let own = help.find("Options:").unwrap();
+            assert!(own < help.find("Connection:").unwrap(), "the verb's own come first: {help}");
+        }
     }
 
     #[test]

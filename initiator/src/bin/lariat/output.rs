@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 use anyhow::Result;
+use lariat::{Medium, Path};
 use serde_json::{Map, Value};
 
 use crate::failure::{one_line, stdout_error};
@@ -28,6 +29,34 @@ pub(crate) fn print(text: &str) -> Result<()> {
 /// Prints a JSON value, indented.
 pub(crate) fn print_json(value: &Value) -> Result<()> {
     print(&format!("{value:#}\n"))
+}
+
+/// The provider and what its packets travelled over: `soft, shared memory`. Queues may differ.
+pub(crate) fn provider_words(fabric: &str, paths: &[Option<Path>]) -> String {
+    let mut words = fabric.to_owned();
+    for path in each_once(paths) {
+        let _ = write!(words, ", {}", path.medium);
+    }
+    words
+}
+
+/// The same for JSON, in the words of `--wire`: `"udp"`, `"shm"`, `"shm,udp"` where queues differ,
+/// null where there is no choice.
+pub(crate) fn wires_json(paths: &[Option<Path>]) -> Value {
+    let names = each_once(paths).map(|path| match path.medium {
+        Medium::Udp => "udp",
+        Medium::SharedMemory => "shm",
+    });
+    let names: Vec<&str> = names.collect();
+    if names.is_empty() { Value::Null } else { names.join(",").into() }
+}
+
+/// The first path of each medium.
+fn each_once(paths: &[Option<Path>]) -> impl Iterator<Item = &Path> {
+    let known = || paths.iter().flatten();
+    known().enumerate().filter_map(move |(place, path)| {
+        known().take(place).all(|before| before.medium != path.medium).then_some(path)
+    })
 }
 
 /// One named value, for both formats.
@@ -132,6 +161,19 @@ fn meant(number: String, meaning: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_wire_is_named_once() {
+        let (shm, udp) = (Path::from(Medium::SharedMemory), Path::from(Medium::Udp));
+        let paths = [Some(shm.clone()), Some(shm), Some(udp)];
+        assert_eq!(provider_words("soft", &paths), "soft, shared memory, UDP");
+        assert_eq!(wires_json(&paths), "shm,udp");
+        assert_eq!(wires_json(paths.get(..2).unwrap()), "shm");
+        assert_eq!(
+            (provider_words("ib", &[None]), wires_json(&[None])),
+            ("ib".into(), Value::Null)
+        );
+    }
 
     #[test]
     fn fields_come_in_both_formats() {

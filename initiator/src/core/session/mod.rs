@@ -176,6 +176,12 @@ impl Session {
         self.admin.controller()
     }
 
+    /// The connection of the admin queue, while there is one.
+    #[must_use]
+    pub fn admin_conn(&self) -> Option<ConnId> {
+        self.admin.conn()
+    }
+
     /// The controller, once identified.
     #[must_use]
     pub fn controller(&self) -> Option<&ControllerInfo> {

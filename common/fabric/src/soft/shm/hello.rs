@@ -83,7 +83,7 @@ impl Verdict {
     pub(super) const MALFORMED: Self = Self(2);
     pub(super) const OTHER_USER: Self = Self(3);
     pub(super) const TOO_MANY: Self = Self(4);
-    pub(super) const CLOSED: Self = Self(5);
+    // 5 was never said.
     pub(super) const NOT_YOURS: Self = Self(6);
 
     pub(super) fn in_words(self) -> &'static str {
@@ -93,7 +93,6 @@ impl Verdict {
             Self::MALFORMED => "it does not understand our request",
             Self::OTHER_USER => "it belongs to another user",
             Self::TOO_MANY => "it has as many links as it can have",
-            Self::CLOSED => "it has closed its address",
             Self::NOT_YOURS => "the address that we speak from belongs to another process",
             Self(_) => "it refuses for an unknown reason",
         }

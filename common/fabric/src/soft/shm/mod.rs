@@ -31,6 +31,7 @@ use super::network::{
     WireCounters,
 };
 use super::udp::{self, UdpNetwork, UdpWire};
+use crate::fabric::{Medium, Path};
 use crate::regions::RegionTable;
 
 /// While all packets come by shared memory, the socket is looked at in one of so many polls.
@@ -227,14 +228,12 @@ impl Wire for HostWire {
         self.udp.refusal()
     }
 
-    fn path(&self, peer: SocketAddr) -> Option<String> {
+    fn path(&self, peer: SocketAddr) -> Option<Path> {
         if self.links.knows(peer) {
-            return Some("shared memory".to_owned());
+            return Some(Medium::SharedMemory.into());
         }
-        match &self.declined {
-            Some((declined, reason)) if *declined == peer => Some(format!("UDP ({reason})")),
-            _ => Some("UDP".to_owned()),
-        }
+        let declined = self.declined.as_ref().filter(|(declined, _)| *declined == peer);
+        Some(Path { medium: Medium::Udp, reason: declined.map(|(_, reason)| reason.clone()) })
     }
 
     fn arm(&mut self) -> bool {

@@ -241,8 +241,10 @@ impl Exchange {
                 return Reaction::None;
             }
         }
-        if self.retries_left > 0 && now < self.give_up_at {
-            self.retries_left -= 1;
+        // A REQ is repeated as long as the consumer wants to wait: a count would end that early.
+        let asks = matches!(self.state, State::ReqSent | State::MraReqReceived);
+        if (asks || self.retries_left > 0) && now < self.give_up_at {
+            self.retries_left = self.retries_left.saturating_sub(1);
             if let Some(bytes) = &self.repeat {
                 out.repeat(self.remote, bytes);
             }

@@ -70,19 +70,19 @@ pub(crate) struct BenchOptions {
     /// Access pattern. Patterns that write destroy what is in the region.
     #[arg(long, value_enum, default_value = "randread")]
     pub(crate) rw: Pattern,
-    /// Percentage of reads in rw and randrw.
+    /// Percentage of reads in rw and randrw; other patterns ignore it.
     #[arg(long, value_name = "PERCENT", default_value_t = 50,
           value_parser = clap::value_parser!(u8).range(0..=100))]
     pub(crate) rwmixread: u8,
-    /// Size of each request, a multiple of the namespace's block size.
+    /// Size of each request: a multiple of the namespace's block size, up to 64 MiB.
     #[arg(long, visible_alias = "block-size", value_name = "SIZE", default_value = "4k",
           value_parser = parse_size)]
     pub(crate) bs: u64,
-    /// Requests in flight on each queue.
+    /// Requests in flight on each queue, 1 to 1024.
     #[arg(long, visible_alias = "depth", value_name = "N", default_value_t = 32,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) iodepth: u32,
-    /// I/O queues.
+    /// I/O queues, 1 to 128.
     #[arg(long, visible_alias = "numjobs", value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..=128))]
     pub(crate) queues: u16,
@@ -90,16 +90,16 @@ pub(crate) struct BenchOptions {
     /// to run on].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=128))]
     pub(crate) threads: Option<u16>,
-    /// How long to measure.
+    /// How long to measure: seconds, or with a suffix (500ms, 2m).
     #[arg(long, value_name = "TIME", default_value = "10", value_parser = parse_duration)]
     pub(crate) runtime: Duration,
-    /// How long to run before measuring.
+    /// How long to run before measuring; what is done meanwhile does not count.
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_duration)]
     pub(crate) ramp_time: Duration,
-    /// Where the region starts.
+    /// Where the region that is read and written starts, in bytes (suffixes as in 4k, 1GiB).
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
     pub(crate) offset: u64,
-    /// Size of the region; by default to the namespace's end.
+    /// Size of the region [default: up to the namespace's end].
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) size: Option<u64>,
     /// Seed of the offsets and of the mix: the same seed gives the same sequence.

@@ -6,9 +6,11 @@ use std::fmt::Write as _;
 
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
+use lariat::Path;
 use serde_json::{Value, json};
 
 use super::options::BenchOptions;
+use crate::output::{provider_words, wires_json};
 use crate::units::{show_count, show_latency, show_rate, show_size, to_f64};
 
 /// Longest latency that is told apart, in nanoseconds.
@@ -134,6 +136,8 @@ pub(crate) struct Report {
     pub(crate) elapsed: Duration,
     /// Processor time of this process in it, user and system.
     pub(crate) cpu: Duration,
+    /// What the packets of each queue travelled over.
+    pub(crate) paths: Vec<Option<Path>>,
 }
 
 /// Where it was measured.
@@ -174,6 +178,7 @@ impl Report {
             "nqn": place.nqn,
             "namespace_id": place.nsid,
             "fabric": place.fabric,
+            "wire": wires_json(&self.paths),
         })
     }
 
@@ -188,7 +193,7 @@ impl Report {
             options.queues,
             if options.queues == 1 { "" } else { "s" },
             place.address,
-            place.fabric,
+            provider_words(&place.fabric, &self.paths),
         );
         for (name, side) in [("read", &self.read), ("write", &self.write)] {
             if side.ios() > 0 {
@@ -214,6 +219,7 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use lariat::Medium;
 
     use super::*;
 
@@ -233,6 +239,7 @@ mod tests {
             write: Side::new().unwrap(),
             elapsed: Duration::from_secs(2),
             cpu: Duration::from_millis(500),
+            paths: vec![Some(Medium::SharedMemory.into())],
         };
         let options = Line::try_parse_from(["bench", "--iodepth", "4"]).unwrap().options;
         let place = Place {
@@ -268,6 +275,7 @@ mod tests {
         assert_eq!(json["cpu_seconds"], 0.5);
         assert_eq!(json["options"]["iodepth"], 4);
         assert_eq!(json["fabric"], "soft");
+        assert_eq!(json["wire"], "shm");
     }
 
     #[test]
@@ -276,7 +284,7 @@ mod tests {
         let text = report.human(&options, &place);
         assert!(
             text.starts_with(
-                "randread 4 KiB, depth 4, 1 queue on 127.0.0.1:4420 (soft), 2.0 s\n\
+                "randread 4 KiB, depth 4, 1 queue on 127.0.0.1:4420 (soft, shared memory), 2.0 s\n\
                  read  500 IOPS, 2.0 MB/s (1000 requests)\n      latency mean 500."
             ),
             "{text}"

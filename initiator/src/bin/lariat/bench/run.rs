@@ -71,6 +71,7 @@ pub(crate) fn run(
     for index in 0..options.queues {
         workers.push(Worker::new(controller, geometry, options, region, index, &shared)?);
     }
+    let paths = workers.iter().map(|worker| worker.queue.path()).collect();
     // Only now are signals looked at.
     stop.orderly();
     let poll_time = controller.poll_time();
@@ -93,6 +94,7 @@ pub(crate) fn run(
             write: Side::new()?,
             elapsed: kept.elapsed,
             cpu: kept.cpu,
+            paths,
         };
         for thread in threads {
             let sides = thread.join().unwrap_or_else(|_| Err(anyhow!("a queue's thread died")))?;

@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use lariat::{Controller, IoQueue, Namespace};
+use lariat::{Controller, IoQueue, Namespace, Path as Wire};
 use serde_json::json;
 
 use self::progress::Progress;
 use self::pump::{Job, Moved};
 use crate::connect_args::NamespaceArgs;
 use crate::failure::usage;
-use crate::output::{OutputFormat, print, print_json};
+use crate::output::{OutputFormat, print, print_json, provider_words, wires_json};
 use crate::signals::Stop;
 use crate::units::{parse_size, show_rate, show_size, to_f64};
 
@@ -28,11 +28,11 @@ use crate::units::{parse_size, show_rate, show_size, to_f64};
 struct TransferArgs {
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// Size of each request.
+    /// Size of each request: a multiple of the namespace's block size, up to 64 MiB.
     #[arg(long, visible_alias = "block-size", value_name = "SIZE", default_value = "128k",
           value_parser = parse_size)]
     bs: u64,
-    /// Requests in flight.
+    /// Requests in flight, 1 to 1024.
     #[arg(long, visible_alias = "depth", value_name = "N", default_value_t = 16,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     iodepth: u32,
@@ -80,12 +80,29 @@ pub(crate) struct WriteOptions {
     pad: bool,
 }
 
+/// When it began, and what it travels over.
+struct Way {
+    started: Instant,
+    fabric: &'static str,
+    paths: [Option<Wire>; 1],
+}
+
 /// A connection that is ready for a transfer.
 struct Ready {
     // Before the controller, so that it ends first.
     queue: IoQueue,
     disk: Namespace,
-    _controller: Controller,
+    controller: Controller,
+}
+
+impl Ready {
+    fn way(&self) -> Way {
+        Way {
+            started: Instant::now(),
+            fabric: self.controller.fabric_name(),
+            paths: [self.queue.path()],
+        }
+    }
 }
 
 impl TransferArgs {
@@ -94,7 +111,7 @@ impl TransferArgs {
         let controller = subsystem.connect(1, self.iodepth)?;
         let disk = self.namespace.namespace(&controller)?;
         let queue = controller.io_queue()?;
-        Ok(Ready { queue, disk, _controller: controller })
+        Ok(Ready { queue, disk, controller })
     }
 
     /// Bytes of each request: as asked for, in whole blocks.
@@ -109,11 +126,11 @@ impl TransferArgs {
         Ok(usize::try_from(self.bs)?)
     }
 
-    fn summary(&self, verb: &str, moved: &Moved, started: Instant, to_stderr: bool) -> Result<()> {
+    fn summary(&self, verb: &str, moved: &Moved, way: &Way, to_stderr: bool) -> Result<()> {
         if self.quiet {
             return Ok(());
         }
-        let seconds = started.elapsed().as_secs_f64();
+        let seconds = way.started.elapsed().as_secs_f64();
         let rate = to_f64(moved.bytes) / seconds.max(1e-9);
         let crc32 = format!("{:08x}", moved.crc32);
         let json = json!({
@@ -121,12 +138,15 @@ impl TransferArgs {
             "seconds": seconds,
             "bytes_per_second": rate,
             "crc32": crc32,
+            "fabric": way.fabric,
+            "wire": wires_json(&way.paths),
         });
         let words = format!(
-            "{verb} {} bytes ({}) in {seconds:.2} s, {}, crc32 {crc32}\n",
+            "{verb} {} bytes ({}) in {seconds:.2} s, {} ({}), crc32 {crc32}\n",
             moved.bytes,
             show_size(moved.bytes),
-            show_rate(rate)
+            show_rate(rate),
+            provider_words(way.fabric, &way.paths),
         );
         match (self.output_format, to_stderr) {
             (OutputFormat::Normal, false) => print(&words),
@@ -146,9 +166,10 @@ impl TransferArgs {
 /// `lariat read`.
 pub(crate) fn read(options: &ReadOptions, stop: &Stop) -> Result<()> {
     let transfer = &options.transfer;
-    let Ready { mut queue, disk, _controller } = transfer.open()?;
+    let ready = transfer.open()?;
     stop.orderly();
-    let started = Instant::now();
+    let way = ready.way();
+    let Ready { mut queue, disk, controller: _controller } = ready;
     let geometry = disk.geometry();
     let length = range::of_read(options.offset, options.length, geometry)?;
     let to_stdout = options.output == Path::new("-");
@@ -170,7 +191,7 @@ pub(crate) fn read(options: &ReadOptions, stop: &Stop) -> Result<()> {
     };
     let moved = job.read(&mut queue, length, output, to_stdout);
     progress.end();
-    transfer.summary("read", &moved?, started, to_stdout)
+    transfer.summary("read", &moved?, &way, to_stdout)
 }
 
 /// `lariat write`.
@@ -189,9 +210,10 @@ pub(crate) fn write(options: &WriteOptions, stop: &Stop) -> Result<()> {
         }
         (Box::new(file), metadata.is_file().then_some(metadata.len()))
     };
-    let Ready { mut queue, disk, _controller } = transfer.open()?;
+    let ready = transfer.open()?;
     stop.orderly();
-    let started = Instant::now();
+    let way = ready.way();
+    let Ready { mut queue, disk, controller: _controller } = ready;
     let geometry = disk.geometry();
     let plan = range::of_write(options.offset, options.length, known, options.pad, geometry)?;
     let progress = Progress::new(plan.expected, transfer.quiet);
@@ -205,5 +227,5 @@ pub(crate) fn write(options: &WriteOptions, stop: &Stop) -> Result<()> {
     };
     let moved = job.write(&mut queue, &disk, &plan, input);
     progress.end();
-    transfer.summary("wrote", &moved?, started, false)
+    transfer.summary("wrote", &moved?, &way, false)
 }

@@ -26,13 +26,17 @@ fn aligned(flag: &str, value: u64, geometry: Geometry) -> Result<()> {
         return Ok(());
     }
     let below = value - value % block;
-    let near = match below.checked_add(block) {
-        Some(above) => format!("{below} or {above}"),
-        None => below.to_string(),
+    // An offset may be 0, a length of 0 would be nothing.
+    let below = (below > 0 || flag == "--offset").then_some(below);
+    let near = [below, (value - value % block).checked_add(block)];
+    let near: Vec<String> = near.iter().flatten().map(u64::to_string).collect();
+    let near = match near.as_slice() {
+        [one] => format!("is {one}"),
+        some => format!("are {}", some.join(" and ")),
     };
     Err(usage(format!(
         "{flag} {value} is not a multiple of the namespace's block size, {block} bytes; the nearest \
-         are {near}"
+         {near}"
     )))
 }
 
@@ -131,8 +135,11 @@ mod tests {
         assert_eq!(of_read(4096, None, DISK).unwrap(), MIB - 4096);
         assert_eq!(of_read(MIB - 4096, Some(4096), DISK).unwrap(), 4096);
         let odd = words(of_read(5000, None, DISK));
-        assert!(odd.contains("--offset 5000") && odd.contains("4096 or 8192"), "{odd}");
-        assert!(words(of_read(0, Some(100), DISK)).contains("--length 100 is not a multiple"));
+        assert!(odd.contains("--offset 5000") && odd.contains("are 4096 and 8192"), "{odd}");
+        let short = words(of_read(0, Some(100), DISK));
+        assert!(short.contains("--length 100 is not a multiple"), "{short}");
+        assert!(short.ends_with("the nearest is 4096"), "no length of 0: {short}");
+        assert!(words(of_read(100, None, DISK)).ends_with("the nearest are 0 and 4096"));
         assert!(words(of_read(MIB, None, DISK)).contains("not within the namespace"));
         assert!(words(of_read(4096, Some(MIB), DISK)).contains("beyond the namespace"));
         assert!(words(of_read(0, Some(0), DISK)).contains("nothing to read"));

@@ -84,7 +84,7 @@ impl Side {
     }
 
     fn path(&self, to: &Self) -> String {
-        self.wire.path(to.wire.local()).unwrap()
+        self.wire.path(to.wire.local()).unwrap().to_string()
     }
 }
 

@@ -1,0 +1,152 @@
+//! Whether the files of backends are still where they were opened: one that was deleted, moved or
+//! replaced is served on, but is gone when the target ends. Looks at paths alone, once in a while,
+//! from the main thread; called by `run`.
+
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::storage::{BackendConfig, BackendKind};
+
+/// What a path leads to: device and inode of a file; of a block device its number, since device
+/// nodes are made anew for the same device.
+type Identity = (u64, u64);
+
+fn identity(metadata: &Metadata) -> Identity {
+    if metadata.file_type().is_block_device() {
+        (u64::MAX, metadata.rdev())
+    } else {
+        (metadata.dev(), metadata.ino())
+    }
+}
+
+/// A file that is served.
+#[derive(Debug)]
+struct Watched {
+    path: PathBuf,
+    opened: Identity,
+    /// The warning was given. It is given again only when the file had been back in between.
+    warned: bool,
+}
+
+/// The files of all backends.
+#[derive(Debug, Default)]
+pub(super) struct Watch(Vec<Watched>);
+
+impl Watch {
+    /// Right after they were opened.
+    pub(super) fn start(backends: &[BackendConfig]) -> Self {
+        let paths = backends.iter().filter_map(|backend| match &backend.kind {
+            BackendKind::File { path, .. } => Some(path),
+            BackendKind::Memory { .. } | BackendKind::Null { .. } => None,
+        });
+        let watched = paths.filter_map(|path| {
+            let opened = identity(&fs::metadata(path).ok()?);
+            Some(Watched { path: path.clone(), opened, warned: false })
+        });
+        Self(watched.collect())
+    }
+
+    /// Whether there is nothing to look after.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Warns of those that are gone.
+    pub(super) fn look(&mut self) {
+        for words in self.news() {
+            tracing::warn!("{words}");
+        }
+    }
+
+    /// What has become of them since the last look, in words.
+    fn news(&mut self) -> Vec<String> {
+        let mut news = Vec::new();
+        for file in &mut self.0 {
+            let what = match fs::metadata(&file.path) {
+                Ok(now) if identity(&now) == file.opened => {
+                    file.warned = false;
+                    continue;
+                }
+                Ok(_) => "was replaced by another file",
+                Err(error) if error.kind() == io::ErrorKind::NotFound => "was deleted or moved",
+                // What cannot be looked at is not known to be gone.
+                Err(_) => continue,
+            };
+            if !core::mem::replace(&mut file.warned, true) {
+                news.push(words(&file.path, what, descriptor(file.opened).as_deref()));
+            }
+        }
+        news
+    }
+}
+
+fn words(path: &Path, what: &str, descriptor: Option<&Path>) -> String {
+    let path = path.display();
+    let remedy = match descriptor {
+        Some(descriptor) => format!(
+            "while it runs, the file is also {}: stop the hosts' writing and copy it from there",
+            descriptor.display()
+        ),
+        None => "end lariatd when the hosts have disconnected".to_owned(),
+    };
+    format!(
+        "the backend's file {path} {what}; hosts still read and write the one that was opened, and if \
+         it was deleted, all of it is lost when lariatd ends; {remedy}"
+    )
+}
+
+/// Where the open file can be reached, whatever became of its name.
+fn descriptor(opened: Identity) -> Option<PathBuf> {
+    let entries = fs::read_dir("/proc/self/fd").ok()?;
+    let entry = entries.flatten().find(|entry| {
+        fs::metadata(entry.path()).is_ok_and(|metadata| identity(&metadata) == opened)
+    })?;
+    let number = entry.file_name();
+    Some(Path::new("/proc").join(std::process::id().to_string()).join("fd").join(number))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    fn backend(path: &Path) -> BackendConfig {
+        let kind = BackendKind::File { path: path.to_owned(), size_bytes: None, create: false };
+        BackendConfig { kind, block_bytes: 512, read_only: false }
+    }
+
+    #[test]
+    fn a_file_that_is_gone_is_told_once_and_where_it_still_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("disk"), folder.path().join("other"));
+        fs::write(&path, "the data").unwrap();
+        let open = File::open(&path).unwrap();
+        let mut watch = Watch::start(&[backend(&path)]);
+        assert!(!watch.is_empty() && watch.news().is_empty());
+
+        fs::rename(&path, &other).unwrap();
+        let [moved] = watch.news().try_into().unwrap();
+        assert!(moved.contains("disk was deleted or moved"), "{moved}");
+        assert!(watch.news().is_empty(), "once is enough");
+        fs::rename(&other, &path).unwrap();
+        assert!(watch.news().is_empty());
+
+        fs::write(&other, "something else").unwrap();
+        fs::rename(&other, &path).unwrap();
+        let [replaced] = watch.news().try_into().unwrap();
+        assert!(replaced.contains("was replaced by another file"), "{replaced}");
+        let at = replaced.split("also ").nth(1).unwrap().split(": stop").next().unwrap();
+        assert_eq!(fs::read_to_string(at).unwrap(), "the data");
+        drop(open);
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_looked_after() {
+        let kind = BackendKind::Memory { size_bytes: 1 << 20 };
+        let memory = BackendConfig { kind, block_bytes: 512, read_only: false };
+        assert!(Watch::start(&[memory]).is_empty());
+    }
+}
