@@ -36,6 +36,7 @@ pub(crate) enum WireArg {
 }
 
 /// The target and this host.
+// The heading holds for all that follows: who flattens this has it last.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct ConnectArgs {

@@ -8,11 +8,11 @@ use crate::output::print;
 /// Options of `flush`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct FlushOptions {
-    #[command(flatten)]
-    namespace: NamespaceArgs,
     /// Print nothing.
     #[arg(long)]
     quiet: bool,
+    #[command(flatten)]
+    namespace: NamespaceArgs,
 }
 
 /// Connects, flushes.

@@ -75,29 +75,29 @@ enum Verb {
 
 #[derive(Debug, clap::Args)]
 struct DiscoverArgs {
-    #[command(flatten)]
-    connect: ConnectArgs,
     /// How the log is printed.
     #[arg(short, long, value_enum, default_value = "normal")]
     output_format: OutputFormat,
+    #[command(flatten)]
+    connect: ConnectArgs,
 }
 
 #[derive(Debug, clap::Args)]
 struct SubsystemVerb {
-    #[command(flatten)]
-    subsystem: SubsystemArgs,
     /// How the data is printed.
     #[arg(short, long, value_enum, default_value = "normal")]
     output_format: OutputFormat,
+    #[command(flatten)]
+    subsystem: SubsystemArgs,
 }
 
 #[derive(Debug, clap::Args)]
 struct NamespaceVerb {
-    #[command(flatten)]
-    namespace: NamespaceArgs,
     /// How the data is printed.
     #[arg(short, long, value_enum, default_value = "normal")]
     output_format: OutputFormat,
+    #[command(flatten)]
+    namespace: NamespaceArgs,
 }
 
 fn main() -> ExitCode {
@@ -164,7 +164,7 @@ mod tests {
             for limit in limits {
                 assert!(help.contains(limit), "{verb}: {limit}: {help}");
             }
-            let own = help.find("Options:").unwrap();
+            let own = help.find("--iodepth").unwrap();
             assert!(own < help.find("Connection:").unwrap(), "the verb's own come first: {help}");
         }
     }

@@ -18,8 +18,6 @@ use crate::signals::Stop;
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct BenchArgs {
     #[command(flatten)]
-    namespace: NamespaceArgs,
-    #[command(flatten)]
     workload: BenchOptions,
     /// How the figures are printed.
     #[arg(short, long, value_enum, default_value = "normal")]
@@ -27,6 +25,8 @@ pub(crate) struct BenchArgs {
     /// No live line.
     #[arg(long)]
     quiet: bool,
+    #[command(flatten)]
+    namespace: NamespaceArgs,
 }
 
 /// `lariat bench`.

@@ -26,8 +26,6 @@ use crate::units::{parse_size, show_rate, show_size, to_f64};
 /// How a transfer is done.
 #[derive(Clone, Debug, clap::Args)]
 struct TransferArgs {
-    #[command(flatten)]
-    namespace: NamespaceArgs,
     /// Size of each request: a multiple of the namespace's block size, up to 64 MiB.
     #[arg(long, visible_alias = "block-size", value_name = "SIZE", default_value = "128k",
           value_parser = parse_size)]
@@ -42,13 +40,13 @@ struct TransferArgs {
     /// How the summary is printed.
     #[arg(short, long, value_enum, default_value = "normal")]
     output_format: OutputFormat,
+    #[command(flatten)]
+    namespace: NamespaceArgs,
 }
 
 /// Options of `read`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ReadOptions {
-    #[command(flatten)]
-    transfer: TransferArgs,
     /// First byte to read, a multiple of the block size; suffixes as in 4k, 1MiB.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
     offset: u64,
@@ -58,13 +56,13 @@ pub(crate) struct ReadOptions {
     /// File to write to, - for stdout.
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
+    #[command(flatten)]
+    transfer: TransferArgs,
 }
 
 /// Options of `write`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct WriteOptions {
-    #[command(flatten)]
-    transfer: TransferArgs,
     /// First byte to write, a multiple of the block size; suffixes as in 4k, 1MiB.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
     offset: u64,
@@ -78,6 +76,8 @@ pub(crate) struct WriteOptions {
     /// (read-modify-write) instead of refusing.
     #[arg(long)]
     pad: bool,
+    #[command(flatten)]
+    transfer: TransferArgs,
 }
 
 /// When it began, and what it travels over.
