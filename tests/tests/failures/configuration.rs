@@ -61,7 +61,8 @@ fn mistakes_are_named() -> Result<()> {
             .lines()
             .filter(|line| !line.starts_with("path"))
             .fold(String::new(), |text, line| text + line + "\n");
-        start(&scratch, &far)?.failure(1, &["192.0.2.77:4420", "is not an address of this machine"])?;
+        start(&scratch, &far)?
+            .failure(1, &["192.0.2.77:4420", "is not an address of this machine"])?;
         Ok(())
     })
 }
