@@ -33,6 +33,11 @@ const CONNECT_DATA_BYTES: u32 = 1024;
 const RNR_RETRIES: u8 = 6;
 /// Transport retries asked for: the most there are.
 const TRANSPORT_RETRIES: u8 = 7;
+/// Capsules beside those of outstanding commands. An acknowledge comes behind the response at the
+/// soonest where a target sends its data first.
+const SPARE_CAPSULES: u32 = 64;
+/// A command identifier names its capsule.
+const CID_LIMIT: u32 = u16::MAX as u32 - 1;
 
 /// Who connects to what.
 #[derive(Clone, Debug)]
@@ -248,17 +253,22 @@ impl Link {
     ) -> Result<(), ConnectError> {
         let limits = fabric.limits(conn).map_err(lariat_fabric::QpError::from)?;
         let wanted = self.config.size.entries().saturating_sub(1);
-        let slots = wanted.clamp(1, limits.max_queue_depth.max(1)).min(u32::from(u16::MAX) - 1);
+        let slots = wanted.clamp(1, limits.max_queue_depth.max(1)).min(CID_LIMIT);
         let size = QueueSize::from_entries(slots + 1).unwrap_or(self.config.size);
         self.config.size = size;
         if limits.max_sge < 2 {
             self.config.in_capsule_bytes = 0;
         }
+        // Room for commands that follow those whose capsules are answered before acknowledged.
+        let capsules = (slots + slots.min(SPARE_CAPSULES))
+            .min(limits.max_queue_depth.max(slots))
+            .min(CID_LIMIT);
         fabric.create_qp(
             conn,
-            &QpConfig { domain: self.config.domain, max_send: slots, max_recv: slots },
+            &QpConfig { domain: self.config.domain, max_send: capsules, max_recv: slots },
         )?;
-        let slots = u16::try_from(slots).unwrap_or(u16::MAX);
+        let slots =
+            (u16::try_from(slots).unwrap_or(u16::MAX), u16::try_from(capsules).unwrap_or(u16::MAX));
         let scratch = self.config.scratch_bytes.max(CONNECT_DATA_BYTES as usize);
         let queue =
             HostQueue::new(fabric, self.config.domain, conn, self.config.qid, slots, scratch)?;

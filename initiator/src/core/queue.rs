@@ -58,13 +58,18 @@ impl QueueCompletion {
     }
 }
 
-/// What a command slot holds. A slot is free again when the response is here *and* the SEND is
-/// complete: before that the fabric may still read the capsule.
+/// What a command slot holds. The command ends with its response; its slot is free again when the
+/// SEND is complete, too: before that the fabric may still read the capsule. (If the submitter's own
+/// data is in the capsule, the command ends no sooner either.)
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     busy: bool,
     generation: u16,
     sent: bool,
+    /// The capsule has the submitter's data.
+    with_data: bool,
+    /// Its end was told.
+    ended: bool,
     answer: Option<Completion>,
     opcode: u8,
     user_data: u64,
@@ -88,6 +93,8 @@ pub struct HostQueue {
     slot_bits: u32,
     /// Commands the peer takes at a time.
     credit: u32,
+    /// Commands that have not ended.
+    outstanding: u32,
     in_capsule_bytes: u32,
     bare: Vec<SendRequest>,
     with_data: Vec<SendRequest>,
@@ -101,9 +108,10 @@ pub struct HostQueue {
 }
 
 impl HostQueue {
-    /// Registers the buffers of a queue of `slots` commands and `scratch_bytes` of memory that the
-    /// peer may reach (for the data of small commands). The queue pair of `conn` must exist; its
-    /// receives are posted here.
+    /// Registers the buffers of a queue of `commands` at a time, `capsules` of which may be on their
+    /// way or not acknowledged yet (not fewer than `commands`), and `scratch_bytes` of memory that the
+    /// peer may reach (for the data of small commands). The queue pair of `conn` must exist, for so
+    /// many sends and receives; its receives are posted here.
     ///
     /// # Errors
     /// Memory could not be registered. (Receives that cannot be posted count as a lost connection,
@@ -113,12 +121,14 @@ impl HostQueue {
         domain: DomainId,
         conn: ConnId,
         qid: Qid,
-        slots: u16,
+        (commands, capsules): (u16, u16),
         scratch_bytes: usize,
     ) -> Result<Self, RegisterError> {
-        let slots = slots.max(1);
+        let commands = commands.max(1);
+        let slots = capsules.max(commands);
         let count = usize::from(slots);
-        let capsule_bytes = count * (COMMAND_BYTES + RESPONSE_STRIDE as usize);
+        let capsule_bytes =
+            count * COMMAND_BYTES + usize::from(commands) * RESPONSE_STRIDE as usize;
         let allocate = |bytes: usize| {
             Memory::allocate(bytes).map_err(|source| RegisterError::Io { bytes, source })
         };
@@ -142,11 +152,12 @@ impl HostQueue {
             slots: vec![Slot::default(); count],
             free: (0..slots).rev().collect(),
             slot_bits: u16::BITS - (slots - 1).leading_zeros(),
-            credit: u32::from(slots),
+            credit: u32::from(commands),
+            outstanding: 0,
             in_capsule_bytes: 0,
             bare: Vec::with_capacity(count),
             with_data: Vec::with_capacity(count),
-            repost: (0..slots).map(|index| recv_request(capsule_region, slots, index)).collect(),
+            repost: (0..commands).map(|index| recv_request(capsule_region, slots, index)).collect(),
             done: VecDeque::with_capacity(count),
             next_deadline: Timestamp::NEVER,
             sq_head: 0,
@@ -188,7 +199,7 @@ impl HostQueue {
     /// Commands outstanding.
     #[must_use]
     pub fn outstanding(&self) -> u32 {
-        u32::try_from(self.slots.len() - self.free.len()).unwrap_or(u32::MAX)
+        self.outstanding
     }
 
     /// Commands that can be submitted now.
@@ -197,7 +208,8 @@ impl HostQueue {
         if self.lost.is_some() || self.is_flushed() {
             return 0;
         }
-        self.credit.saturating_sub(self.outstanding())
+        let free = u32::try_from(self.free.len()).unwrap_or(u32::MAX);
+        self.credit.saturating_sub(self.outstanding).min(free)
     }
 
     fn is_flushed(&self) -> bool {
@@ -249,7 +261,7 @@ impl HostQueue {
         if let Some(reason) = self.lost {
             return Err(SubmitError::Closed(reason));
         }
-        if self.outstanding() >= self.credit || self.is_flushed() {
+        if self.outstanding >= self.credit || self.is_flushed() {
             return Err(SubmitError::Full);
         }
         let (sgl, in_capsule) = self.data_pointer(fabric, transfer)?;
@@ -262,6 +274,8 @@ impl HostQueue {
             busy: true,
             generation,
             sent: false,
+            with_data: in_capsule.is_some(),
+            ended: false,
             answer: None,
             opcode: command.opcode,
             user_data,
@@ -269,6 +283,7 @@ impl HostQueue {
             deadline: now + timeout,
             stages: Stages { submitted: now, posted: now, answered: now },
         };
+        self.outstanding += 1;
         self.next_deadline = self.next_deadline.min(slot.deadline);
         let cid = CommandId(index | generation.checked_shl(self.slot_bits).unwrap_or(0));
         let bytes = command.with_cid(cid).with_sgl(sgl).to_bytes();
@@ -428,19 +443,26 @@ impl HostQueue {
         Ok(())
     }
 
-    /// Frees a slot that has both its response and its send completion.
+    /// Ends a command that has its response, and frees its slot once the capsule is sent.
     fn finish(&mut self, index: u16) {
         let Some(slot) = self.slots.get_mut(usize::from(index)) else { return };
-        let (true, true, Some(answer)) = (slot.busy, slot.sent, slot.answer) else { return };
-        slot.busy = false;
-        self.done.push_back(QueueCompletion {
-            user_data: slot.user_data,
-            tag: slot.tag,
-            opcode: slot.opcode,
-            outcome: Ok(answer),
-            stages: slot.stages,
-        });
-        self.free.push(index);
+        let (true, Some(answer)) = (slot.busy, slot.answer) else { return };
+        if !slot.ended && (slot.sent || !slot.with_data) {
+            slot.ended = true;
+            slot.deadline = Timestamp::NEVER;
+            self.outstanding -= 1;
+            self.done.push_back(QueueCompletion {
+                user_data: slot.user_data,
+                tag: slot.tag,
+                opcode: slot.opcode,
+                outcome: Ok(answer),
+                stages: slot.stages,
+            });
+        }
+        if slot.ended && slot.sent {
+            slot.busy = false;
+            self.free.push(index);
+        }
     }
 
     /// When [`Self::handle_timeout`] wants to be called.
@@ -498,14 +520,17 @@ impl HostQueue {
         self.repost.clear();
         for (index, slot) in self.slots.iter_mut().enumerate().filter(|(_, slot)| slot.busy) {
             slot.busy = false;
-            slot.stages.answered = now;
-            self.done.push_back(QueueCompletion {
-                user_data: slot.user_data,
-                tag: slot.tag,
-                opcode: slot.opcode,
-                outcome: slot.answer.ok_or(reason),
-                stages: slot.stages,
-            });
+            if !slot.ended {
+                slot.stages.answered = now;
+                self.outstanding -= 1;
+                self.done.push_back(QueueCompletion {
+                    user_data: slot.user_data,
+                    tag: slot.tag,
+                    opcode: slot.opcode,
+                    outcome: slot.answer.ok_or(reason),
+                    stages: slot.stages,
+                });
+            }
             if let Ok(index) = u16::try_from(index) {
                 self.free.push(index);
             }
@@ -544,3 +569,6 @@ fn recv_request(region: RegionId, slots: u16, index: u16) -> RecvRequest {
         sges: SgeList::one(Sge { region, offset, length: RESPONSE_STRIDE }),
     }
 }
+
+#[cfg(test)]
+mod tests;

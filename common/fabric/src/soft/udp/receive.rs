@@ -14,8 +14,12 @@ use crate::soft::network::{Arrival, WireCounters};
 
 /// Buffers, each as large as what the kernel merges at most.
 const BUFFERS: usize = 4;
-/// What one request at a time brings: data and response, or a capsule and an acknowledgement.
-const FEW_PACKETS: u64 = 2;
+/// What one request at a time brings at most: data and response, and an acknowledgement; or a
+/// capsule and an acknowledgement.
+const FEW_PACKETS: u64 = 3;
+/// So many calls in a row that fill their buffers say that there is a backlog. Fewer are the two
+/// messages of one request, of which the second can wait until the first is dealt with.
+const BACKLOG_CALLS: u32 = 3;
 /// So many calls in a row that bring little make quiet times. (In busy ones, taking the packets of
 /// a batch one by one would break up the batches that are made in answer.)
 const QUIET_CALLS: u32 = 16;
@@ -39,6 +43,8 @@ pub(super) struct Receiver {
     window: usize,
     /// How many of the last calls that brought something brought little, without interruption.
     little: u32,
+    /// Calls in a row that filled all buffers they had.
+    full: u32,
 }
 
 /// What the kernel said of one buffer.
@@ -64,6 +70,7 @@ impl Receiver {
             basis: IdBasis::new(),
             window: 1,
             little: 0,
+            full: 0,
         }
     }
 
@@ -80,6 +87,7 @@ impl Receiver {
         let count = match receive_call(socket, &mut self.buffers, window, &mut received) {
             Ok(count) => count,
             Err(error) => {
+                self.full = 0;
                 if self.little >= QUIET_CALLS {
                     self.window = 1;
                 }
@@ -124,10 +132,15 @@ impl Receiver {
         } else {
             self.little = self.little.saturating_add(1);
         }
-        self.window = match (self.little >= QUIET_CALLS, count == window) {
-            (true, false) => 1,
-            (true, true) => (window * 2).min(BUFFERS),
-            (false, _) => BUFFERS,
+        self.full = if count == window { self.full.saturating_add(1) } else { 0 };
+        self.window = if self.little < QUIET_CALLS {
+            BUFFERS
+        } else if self.full >= BACKLOG_CALLS {
+            (window * 2).min(BUFFERS)
+        } else if self.full > 0 {
+            window
+        } else {
+            1
         };
         count == BUFFERS
     }
