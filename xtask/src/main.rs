@@ -40,6 +40,8 @@ enum Chore {
     Sim(test::SimOptions),
     /// Measure Lariat beside local disks and its peers; write docs/benchmarks.md and docs/benchmarks/.
     Bench(bench::Options),
+    /// Draw flame graphs of target and initiator under load.
+    Profile(bench::profile::Options),
     /// Count the instructions of a request, by function; fail if they have grown.
     Instructions(instructions::Options),
     /// Print where the fields that the fio engine touches lie, from source trees of fio.
@@ -68,6 +70,7 @@ fn run(chore: Chore) -> Result<()> {
         Chore::Test(options) => test::run(&options),
         Chore::Sim(options) => test::sim(&options),
         Chore::Bench(options) => bench::run(&options),
+        Chore::Profile(options) => bench::profile::run(&options),
         Chore::Instructions(options) => instructions::run(&options),
         Chore::FioAbi(options) => fio_abi::run(&options),
         Chore::Lab(options) => lab::run(&options),

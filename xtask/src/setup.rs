@@ -59,6 +59,7 @@ fn holds_libclang(folder: &Path) -> bool {
 pub(crate) const MKE2FS: Tool = Tool::program("mke2fs", "e2fsprogs");
 pub(crate) const FIO: Tool = Tool::program("fio", "fio");
 pub(crate) const VALGRIND: Tool = Tool::program("valgrind", "valgrind");
+pub(crate) const PERF: Tool = Tool::program("perf", "linux-perf");
 pub(crate) const TSHARK: Tool = Tool::program("tshark", "tshark");
 pub(crate) const CC: Tool = Tool::program("cc", "gcc");
 const PKG_CONFIG: Tool = Tool::program("pkg-config", "pkg-config");

@@ -11,6 +11,7 @@ pub(crate) mod page;
 mod peer;
 mod peers;
 mod process;
+pub(crate) mod profile;
 mod report;
 pub(crate) mod results;
 mod run;

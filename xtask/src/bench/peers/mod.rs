@@ -1,6 +1,6 @@
 //! The peers, by name. Called by `run`.
 
-mod lariat;
+pub(crate) mod lariat;
 mod limits;
 mod local;
 mod nbdkit;
