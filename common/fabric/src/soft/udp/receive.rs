@@ -1,6 +1,7 @@
 //! From the socket to packets: one `recvmmsg` into reused buffers, merged datagrams taken apart,
 //! ICRCs checked. The payload goes from the buffer to its place by one copy (in `regions`).
 
+use core::cell::Cell;
 use core::mem::MaybeUninit;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use core::ptr;
@@ -32,10 +33,15 @@ const CE: u8 = 3;
 #[repr(C, align(8))]
 struct Control([u8; 96]);
 
+thread_local! {
+    /// What the receivers of a thread receive into: used within a call alone, so that one for all of
+    /// them stays in the cache.
+    static SPARE: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };
+}
+
 /// The receiving half of a socket.
 #[derive(Debug)]
 pub(super) struct Receiver {
-    buffers: Box<[u8]>,
     flows: FlowCache,
     basis: IdBasis,
     /// Buffers that the next call may fill. Few while little comes, since the kernel's look for
@@ -65,7 +71,6 @@ impl Received {
 impl Receiver {
     pub(super) fn new(local: SocketAddr) -> Self {
         Self {
-            buffers: vec![0; BUFFERS * BUFFER_BYTES].into(),
             flows: FlowCache::new(local, Direction::In),
             basis: IdBasis::new(),
             window: 1,
@@ -80,11 +85,27 @@ impl Receiver {
         &mut self,
         socket: BorrowedFd<'_>,
         counters: &mut WireCounters,
+        sink: F,
+    ) -> bool {
+        // (At the end of a thread its own may be gone.)
+        let spare = SPARE.try_with(Cell::take).ok().flatten();
+        let mut buffers = spare.unwrap_or_else(|| vec![0; BUFFERS * BUFFER_BYTES].into());
+        let more = self.receive_into(&mut buffers, socket, counters, sink);
+        let _ = SPARE.try_with(|spare| spare.set(Some(buffers)));
+        more
+    }
+
+    #[inline]
+    fn receive_into<F: FnMut(Arrival<'_>)>(
+        &mut self,
+        buffers: &mut [u8],
+        socket: BorrowedFd<'_>,
+        counters: &mut WireCounters,
         mut sink: F,
     ) -> bool {
         let mut received = [Received::NONE; BUFFERS];
         let window = self.window;
-        let count = match receive_call(socket, &mut self.buffers, window, &mut received) {
+        let count = match receive_call(socket, buffers, window, &mut received) {
             Ok(count) => count,
             Err(error) => {
                 self.full = 0;
@@ -100,7 +121,7 @@ impl Receiver {
         };
         counters.receive_calls += 1;
         let packets_before = counters.packets_received;
-        let buffers = self.buffers.chunks_exact(BUFFER_BYTES);
+        let buffers = buffers.chunks_exact(BUFFER_BYTES);
         for (buffer, info) in buffers.zip(received.iter().take(count)) {
             let Some((source, data)) =
                 info.source.filter(|_| !info.truncated).zip(buffer.get(..info.bytes))
