@@ -1,7 +1,7 @@
 //! [`UringStorage`]: the storage of one reactor, and the reactor's one place to sleep.
 //!
 //! Files go through the [`Ring`](super::ring::Ring), step by step (`step`); `memory` and `null`
-//! complete on the spot, but for reads of `memory`: with the next poll. Called by the transport's reactor
+//! complete on the spot, but for reads: with the next poll, some at a time. Called by the transport's reactor
 //! (as [`Storage`]) and by the daemon's loop ([`UringStorage::sleep`]).
 
 use core::time::Duration;
@@ -60,6 +60,10 @@ pub enum Woken {
     Nothing,
 }
 
+/// How much is copied in one poll, about, before it is sent: it should still be in the second cache
+/// then.
+const COPIED_BYTES: u32 = 256 << 10;
+
 /// What disks have to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtWork {
@@ -85,8 +89,8 @@ pub struct UringStorage {
     slots: Slab<Slot>,
     /// Slots whose next operation could not be queued yet.
     backlog: VecDeque<u32>,
-    /// Reads of memory disks, whose first bytes are on their way to the cache.
-    in_memory: Vec<BlockRequest>,
+    /// Reads of memory and null disks, oldest first. The first bytes are on their way to the cache.
+    copies: VecDeque<BlockRequest>,
     finished: Vec<BlockCompletion>,
     lacks: Vec<Lacks>,
     waker: EventWaker,
@@ -122,7 +126,7 @@ impl UringStorage {
             config: UringConfig { depth, ..config },
             slots: Slab::with_capacity(room),
             backlog: VecDeque::with_capacity(room),
-            in_memory: Vec::with_capacity(room),
+            copies: VecDeque::with_capacity(room),
             finished: Vec::with_capacity(room),
             lacks: vec![Lacks::default(); set.len()],
             waker,
@@ -376,15 +380,23 @@ impl UringStorage {
         result
     }
 
-    /// Copies for the reads of memory disks.
-    fn serve_memory(&mut self) {
-        for request in self.in_memory.drain(..) {
+    /// Copies for the reads of memory and null disks, up to [`COPIED_BYTES`] about.
+    fn copy(&mut self) {
+        let mut left = COPIED_BYTES;
+        while left > 0
+            && let Some(request) = self.copies.pop_front()
+        {
+            let memories = self.ring.memories();
             let result = match self.set.get(request.backend) {
                 Some(Backend::Memory { disk, geometry }) => {
-                    in_memory(disk, &request.op, geometry.block_bytes, self.ring.memories())
+                    in_memory(disk, &request.op, geometry.block_bytes, memories)
                 }
+                Some(Backend::Null { .. }) => null(&request.op, memories),
                 _ => Err(StorageError::Other { errno: libc::ENODEV }),
             };
+            if let BlockOp::Read { buffer, .. } = request.op {
+                left = left.saturating_sub(buffer.length);
+            }
             self.finished.push(BlockCompletion { tag: request.tag, result });
         }
     }
@@ -425,14 +437,12 @@ impl Storage for UringStorage {
             return Ok(());
         }
         match backend {
-            Backend::Null { .. } => {
-                let result = null(&request.op, self.ring.memories());
-                self.finish_now(tag, result);
-            }
+            Backend::Null { .. } if is_read(&request.op) => self.copies.push_back(request),
+            Backend::Null { .. } => self.finish_now(tag, Ok(())),
             Backend::Memory { disk, .. } => {
                 if let BlockOp::Read { start, .. } = request.op {
                     disk.announce(start * u64::from(geometry.block_bytes));
-                    self.in_memory.push(request);
+                    self.copies.push_back(request);
                 } else {
                     let memories = self.ring.memories();
                     let result = in_memory(disk, &request.op, geometry.block_bytes, memories);
@@ -472,7 +482,7 @@ impl Storage for UringStorage {
                 self.start(token);
             }
         }
-        self.serve_memory();
+        self.copy();
         self.enter();
         self.reap(self.at_once().saturating_sub(self.taken));
         self.taken = 0;
@@ -480,7 +490,7 @@ impl Storage for UringStorage {
     }
 
     fn in_flight(&self) -> usize {
-        self.slots.len() + self.in_memory.len() + self.finished.len()
+        self.slots.len() + self.copies.len() + self.finished.len()
     }
 }
 
