@@ -21,8 +21,12 @@ pub struct MemRange {
 }
 
 impl MemRange {
+    /// No bytes of no region.
+    pub(crate) const EMPTY: Self = Self { region: RegionId(0), offset: 0, length: 0 };
+
     /// The `length` bytes from `skip` on, cut to what there is.
     #[must_use]
+    #[inline]
     pub fn slice(self, skip: u32, length: u32) -> Self {
         let skip = skip.min(self.length);
         Self {

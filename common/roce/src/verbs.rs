@@ -86,6 +86,20 @@ impl SgeList {
         Self { first: Some(first), second: Some(second) }
     }
 
+    /// The first element.
+    #[must_use]
+    #[inline]
+    pub(crate) const fn first(&self) -> Option<Sge> {
+        self.first
+    }
+
+    /// The second element.
+    #[must_use]
+    #[inline]
+    pub(crate) const fn second(&self) -> Option<Sge> {
+        self.second
+    }
+
     /// The elements in order.
     pub fn iter(&self) -> impl Iterator<Item = Sge> + '_ {
         self.first.into_iter().chain(self.second)
@@ -93,8 +107,10 @@ impl SgeList {
 
     /// Sum of the lengths in bytes.
     #[must_use]
+    #[inline]
     pub fn total_length(&self) -> u64 {
-        self.iter().map(|sge| u64::from(sge.length)).sum()
+        let length = |sge: Option<Sge>| sge.map_or(0, |sge| u64::from(sge.length));
+        length(self.first) + length(self.second)
     }
 }
 

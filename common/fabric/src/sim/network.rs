@@ -215,7 +215,12 @@ impl Wire for SimWire {
                     if icrc::verify_with_id(&flow, 0, &datagram.bytes) {
                         counters.packets_received += 1;
                         let congested = datagram.congested;
-                        sink(Arrival { source, congested, packet, datagram: &datagram.bytes });
+                        sink(Arrival {
+                            source,
+                            congested,
+                            packet: &packet,
+                            datagram: &datagram.bytes,
+                        });
                     } else {
                         counters.bad_icrc += 1;
                     }

@@ -208,10 +208,11 @@ impl<N: Network> SoftFabric<N> {
         let member = network.member();
         for Port { endpoint, wire, .. } in ports.iter_mut() {
             let local = wire.local();
+            let mut arrivals = endpoint.arrivals(now);
             for _ in 0..RECEIVE_ROUNDS {
                 let more = wire.receive(now, wire_counters, |arrival| {
                     if member.count > 1 {
-                        let owner = member_of(&arrival.packet, member.count);
+                        let owner = member_of(arrival.packet, member.count);
                         if owner != member.index {
                             let (source, congested) = (arrival.source, arrival.congested);
                             let datagram = arrival.datagram.into();
@@ -221,7 +222,7 @@ impl<N: Network> SoftFabric<N> {
                         }
                     }
                     let (source, congested) = (arrival.source, arrival.congested);
-                    endpoint.handle_packet(now, source, &arrival.packet, congested, regions);
+                    arrivals.packet(source, arrival.packet, congested, regions);
                 });
                 if !more {
                     break;

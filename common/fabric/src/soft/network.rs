@@ -85,7 +85,7 @@ pub struct Arrival<'a> {
     /// Whether a router marked it (ECN congestion experienced).
     pub congested: bool,
     /// The packet.
-    pub packet: Packet<'a>,
+    pub packet: &'a Packet<'a>,
     /// All of its bytes.
     pub datagram: &'a [u8],
 }

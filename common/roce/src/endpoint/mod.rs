@@ -3,7 +3,7 @@
 //! Sans-IO: the owner of the socket hands in what arrives and the time, and takes out what is to
 //! be sent and what happened. The order of calls:
 //!
-//! 1. [`Endpoint::handle_packet`] for each packet whose ICRC was right;
+//! 1. [`Endpoint::arrivals`] takes the packets whose ICRCs were right;
 //! 2. [`Endpoint::handle_timeout`] once [`Endpoint::next_timeout`] has come;
 //! 3. verbs ([`Endpoint::post_send`], [`Endpoint::connect`], ...) at any time;
 //! 4. after any of these: [`Endpoint::poll_transmit`] until it returns less than its budget, then
@@ -11,6 +11,7 @@
 //!
 //! The providers of `lariat-fabric` call it; it calls `qp` and `cm`.
 
+mod arrivals;
 mod config;
 mod connection;
 mod counters;
@@ -21,6 +22,7 @@ mod timers;
 mod traffic;
 mod verbs;
 
+pub use arrivals::Arrivals;
 pub use config::{CmConfig, EndpointConfig, Member, RouteInfo};
 pub use counters::EndpointCounters;
 pub use error::EndpointError;

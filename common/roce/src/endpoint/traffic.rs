@@ -1,15 +1,15 @@
-//! Packets in and out, timers, completions, events: what the owner of the socket calls.
+//! Packets out, timers, completions, events: what the owner of the socket calls.
 //!
-//! Calls the queue pairs and, for queue pair 1, `messages`. Nothing here allocates per packet.
+//! Calls the queue pairs. Nothing here allocates per packet.
 
 use core::net::SocketAddr;
 
-use lariat_wire::rocev2::{Bth, Deth, Ext, Headers, MAX_HEADER, Opcode, PKey, Packet, QKey, Qpn};
+use lariat_wire::rocev2::{Bth, Deth, Ext, Headers, MAX_HEADER, Opcode, QKey, Qpn};
 
 use super::Endpoint;
 use super::config::Member;
 use super::connection::canonical;
-use crate::cm::{Reaction, State};
+use crate::cm::State;
 use crate::memory::Memory;
 use crate::qp::{QpFailure, QpState};
 use crate::time::Timestamp;
@@ -17,51 +17,6 @@ use crate::transmit::{Payload, Transmit};
 use crate::verbs::{CmEvent, ConnId, WorkCompletion};
 
 impl Endpoint {
-    /// Takes a packet that arrived from `source` with a right ICRC. `congestion_mark`: its IP
-    /// header said CE (congestion experienced).
-    pub fn handle_packet<M: Memory>(
-        &mut self,
-        now: Timestamp,
-        source: SocketAddr,
-        packet: &Packet<'_>,
-        congestion_mark: bool,
-        memory: &mut M,
-    ) {
-        self.counters.packets_received += 1;
-        let dest = packet.bth.dest_qp;
-        if dest == Qpn::CM {
-            self.handle_datagram(now, source, packet);
-            return;
-        }
-        let found = self.numbers.slot_of_qpn(dest).and_then(|slot| {
-            let conn = self.conns.get_mut(slot)?;
-            (conn.exchange.local().qpn == dest && conn.qp.is_some()).then_some((slot, conn))
-        });
-        let Some((slot, conn)) = found else {
-            self.counters.unknown_queue_pair += 1;
-            return;
-        };
-        if conn.exchange.remote().ip() != canonical(source).ip() {
-            self.counters.wrong_peer += 1;
-            return;
-        }
-        if !packet.bth.pkey.matches(PKey::DEFAULT) {
-            self.counters.bad_pkey += 1;
-            return;
-        }
-        if conn.exchange.state().is_half_open() {
-            // The peer would not send without our REP: as good as the RTU.
-            let reaction = conn.exchange.on_data();
-            if reaction != Reaction::None {
-                self.apply(now, slot, reaction);
-            }
-        }
-        if let Some(qp) = self.conns.get_mut(slot).and_then(|conn| conn.qp.as_mut()) {
-            qp.handle_packet(now, packet, congestion_mark, memory);
-            self.after(now, slot);
-        }
-    }
-
     /// Runs the timers that are due.
     pub fn handle_timeout<M: Memory>(&mut self, now: Timestamp, _memory: &mut M) {
         // Each connection once: one that wants to be called again at once gets its turn later.
@@ -242,15 +197,11 @@ impl Endpoint {
             let Some(conn) = self.conns.get_mut(slot) else { continue };
             conn.completing = false;
             let Some(qp) = &mut conn.qp else { continue };
-            loop {
-                if taken == budget {
-                    conn.completing = true;
-                    self.completing.push_front(slot);
-                    return taken;
-                }
-                let Some(completion) = qp.poll_completion() else { break };
-                out.push(completion);
-                taken += 1;
+            taken += qp.poll_completions(budget - taken, out);
+            if taken == budget {
+                conn.completing = true;
+                self.completing.push_front(slot);
+                break;
             }
         }
         taken
@@ -270,7 +221,7 @@ impl Endpoint {
     }
 
     /// After anything that a queue pair may have failed by.
-    fn after(&mut self, now: Timestamp, slot: usize) {
+    pub(super) fn after(&mut self, now: Timestamp, slot: usize) {
         self.touch(slot);
         if let Some(conn) = self.conns.get(slot)
             && !conn.told_end

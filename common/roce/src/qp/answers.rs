@@ -100,23 +100,25 @@ impl Requester {
         let before = self.unacked;
         let (bytes, inflight) = (self.acked_bytes(), self.inflight());
         let mut completed = 0;
+        let mut reached = before;
         while let Some(front) = self.queue.front() {
-            if self.unacked >= upto || front.is_read() {
+            if reached >= upto || front.is_read() {
                 break;
             }
             if front.end > upto {
-                self.unacked = upto;
+                reached = upto;
                 break;
             }
-            self.unacked = front.end;
+            reached = front.end;
             front.complete(WcStatus::Success, completions);
             self.queue.pop_front();
             completed += 1;
         }
-        if self.unacked != before {
+        if reached != before {
+            self.set_unacked(reached);
             self.progressed(now, bytes, inflight, completed);
         }
-        self.unacked
+        reached
     }
 
     /// `unacked` moved: timers, window and cursor follow.
@@ -131,7 +133,7 @@ impl Requester {
         if self.next < self.unacked {
             // What was about to be sent again had arrived after all; its request is done or is
             // the first now.
-            self.next = self.unacked;
+            self.skip_to_unacked();
             self.window.undo_timeout();
         } else if self.unacked >= self.recovery {
             self.window.confirm_timeout();
@@ -244,13 +246,13 @@ impl Requester {
             return Err(local(WcStatus::LocalProtection));
         }
         let (bytes, inflight) = (self.acked_bytes(), self.inflight());
-        self.unacked = seq.next();
         let mut completed = 0;
-        if self.unacked == front.end {
+        if seq.next() == front.end {
             front.complete(WcStatus::Success, completions);
             self.queue.pop_front();
             completed = 1;
         }
+        self.set_unacked(seq.next());
         while self.reads.front().is_some_and(|read| read.end <= self.unacked) {
             self.reads.pop_front();
         }

@@ -4,20 +4,21 @@
 
 use crate::memory::{AccessError, MemRange, Memory};
 use crate::transmit::Payload;
-use crate::verbs::{Access, DomainId, PostErrorKind, SgeList};
+use crate::verbs::{Access, DomainId, PostErrorKind, Sge, SgeList};
 
 use super::config::MAX_MESSAGE_BYTES;
 
-/// Up to two checked ranges, one after the other.
-#[derive(Clone, Copy, Debug, Default)]
+/// Up to two checked ranges, one after the other. Without the second, or either, that is empty.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct LocalBuffer {
-    first: Option<MemRange>,
-    second: Option<MemRange>,
+    first: MemRange,
+    second: MemRange,
     length: u32,
 }
 
 impl LocalBuffer {
     /// Checks a scatter/gather list. Empty elements are not checked (IBTA 10.7.3.2).
+    #[inline(always)]
     pub(super) fn check<M: Memory + ?Sized>(
         mem: &M,
         domain: DomainId,
@@ -28,46 +29,45 @@ impl LocalBuffer {
         if length > MAX_MESSAGE_BYTES {
             return Err(PostErrorKind::TooLong);
         }
-        let mut buffer = Self { length, ..Self::default() };
-        for sge in sges.iter().filter(|sge| sge.length > 0) {
-            let range = mem.check_local(domain, sge, need).map_err(|_| PostErrorKind::BadMemory)?;
-            if buffer.first.is_none() {
-                buffer.first = Some(range);
-            } else {
-                buffer.second = Some(range);
+        let range = |sge: Option<Sge>| match sge {
+            Some(sge) if sge.length > 0 => {
+                mem.check_local(domain, sge, need).map_err(|_| PostErrorKind::BadMemory)
             }
-        }
-        Ok(buffer)
+            Some(_) | None => Ok(MemRange::EMPTY),
+        };
+        Ok(Self { first: range(sges.first())?, second: range(sges.second())?, length })
     }
 
     /// Length in bytes.
+    #[inline]
     pub(super) fn len(&self) -> u32 {
         self.length
     }
 
     /// The `length` bytes from `skip` on, which must be inside.
-    fn slice(&self, skip: u32, length: u32) -> Option<(MemRange, Option<MemRange>)> {
-        let first = self.first?;
-        if skip >= first.length
-            && let Some(second) = self.second
-        {
-            return Some((second.slice(skip - first.length, length), None));
+    #[inline]
+    fn slice(&self, skip: u32, length: u32) -> (MemRange, Option<MemRange>) {
+        let Self { first, second, .. } = self;
+        if skip >= first.length {
+            return (second.slice(skip - first.length, length), None);
         }
         let head = first.slice(skip, length);
         let rest = length - head.length;
-        let tail = self.second.filter(|_| rest > 0).map(|second| second.slice(0, rest));
-        Some((head, tail))
+        (head, (rest > 0).then(|| second.slice(0, rest)))
     }
 
     /// The payload of a packet that carries `length` bytes from `skip` on.
+    #[inline]
     pub(super) fn payload(&self, skip: u32, length: u32) -> Payload {
         if length == 0 {
             return Payload::Empty;
         }
-        self.slice(skip, length).map_or(Payload::Empty, |(head, tail)| Payload::Memory(head, tail))
+        let (head, tail) = self.slice(skip, length);
+        Payload::Memory(head, tail)
     }
 
     /// Copies received bytes to `skip` bytes from the start.
+    #[inline(always)]
     pub(super) fn place<M: Memory + ?Sized>(
         &self,
         mem: &mut M,
@@ -78,10 +78,14 @@ impl LocalBuffer {
             return Ok(());
         }
         let length = u32::try_from(bytes.len()).map_err(|_| AccessError::OutOfBounds)?;
-        if u64::from(skip) + u64::from(length) > u64::from(self.length) {
+        let end = u64::from(skip) + u64::from(length);
+        if end > u64::from(self.length) {
             return Err(AccessError::OutOfBounds);
         }
-        let (head, tail) = self.slice(skip, length).ok_or(AccessError::OutOfBounds)?;
+        if end <= u64::from(self.first.length) {
+            return mem.place(self.first, skip, bytes);
+        }
+        let (head, tail) = self.slice(skip, length);
         let (now, later) =
             bytes.split_at_checked(head.length as usize).ok_or(AccessError::OutOfBounds)?;
         mem.place(head, 0, now)?;

@@ -14,7 +14,7 @@ use crate::verbs::{ConnId, WcOpcode, WcStatus, WorkCompletion};
 pub(super) struct Completions {
     conn: ConnId,
     queue: VecDeque<WorkCompletion>,
-    receives: u32,
+    receives: usize,
 }
 
 impl Completions {
@@ -39,9 +39,10 @@ impl Completions {
 
     /// Of receives, not yet polled.
     pub(super) fn receives(&self) -> usize {
-        self.receives as usize
+        self.receives
     }
 
+    #[inline]
     pub(super) fn push(
         &mut self,
         wr_id: u64,
@@ -50,7 +51,7 @@ impl Completions {
         byte_len: u32,
         invalidated: Option<Rkey>,
     ) {
-        self.receives += u32::from(opcode == WcOpcode::Recv);
+        self.receives += usize::from(opcode == WcOpcode::Recv);
         self.queue.push_back(WorkCompletion {
             conn: self.conn,
             wr_id,
@@ -61,9 +62,18 @@ impl Completions {
         });
     }
 
-    pub(super) fn pop(&mut self) -> Option<WorkCompletion> {
-        let completion = self.queue.pop_front()?;
-        self.receives -= u32::from(completion.opcode == WcOpcode::Recv);
-        Some(completion)
+    /// Moves the oldest to `out`, `most` at most; how many.
+    pub(super) fn take(&mut self, most: usize, out: &mut Vec<WorkCompletion>) -> usize {
+        let start = out.len();
+        let (older, newer) = self.queue.as_slices();
+        let from_older = most.min(older.len());
+        let from_newer = (most - from_older).min(newer.len());
+        out.extend_from_slice(older.get(..from_older).unwrap_or_default());
+        out.extend_from_slice(newer.get(..from_newer).unwrap_or_default());
+        let taken = from_older + from_newer;
+        self.queue.drain(..taken);
+        self.receives -=
+            out.iter().skip(start).filter(|done| done.opcode == WcOpcode::Recv).count();
+        taken
     }
 }

@@ -153,6 +153,7 @@ impl QueuePair {
     /// The state takes none, the queue is full, the memory is not registered for it, or it is
     /// longer than [`MAX_MESSAGE_BYTES`]. `Device(EINVAL)` for a READ where the connection was
     /// negotiated without any.
+    #[inline(always)]
     pub fn post_send<M: Memory + ?Sized>(
         &mut self,
         request: &SendRequest,
@@ -188,6 +189,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// As [`Self::post_send`].
+    #[inline(always)]
     pub fn post_recv<M: Memory + ?Sized>(
         &mut self,
         request: &RecvRequest,
@@ -212,6 +214,7 @@ impl QueuePair {
 
     /// Takes a packet that came for this queue pair from its peer, the ICRC already checked.
     /// `congestion_mark`: whether its IP header said CE.
+    #[inline]
     pub fn handle_packet<M: Memory + ?Sized>(
         &mut self,
         now: Timestamp,
@@ -231,13 +234,7 @@ impl QueuePair {
             return;
         }
         let opcode = packet.bth.opcode;
-        let number = u8::from(opcode);
-        if opcode == Opcode::Cnp {
-            counters.cnps_received += 1;
-            link.requester.window.on_cnp(now);
-        } else if number > LAST_RC_OPCODE {
-            counters.packets_dropped += 1;
-        } else if opcode.is_response() {
+        if opcode.is_response() {
             if congestion_mark && opcode.is_read_response() {
                 // The peer is told; but what READ data comes is what we ask for, so the window
                 // that slows it is ours.
@@ -248,6 +245,11 @@ impl QueuePair {
             if let Err(fault) = result {
                 self.enter_error(fault.failure, Some(fault), false);
             }
+        } else if opcode == Opcode::Cnp {
+            counters.cnps_received += 1;
+            link.requester.window.on_cnp(now);
+        } else if is_of_another_service(opcode) {
+            counters.packets_dropped += 1;
         } else {
             if congestion_mark {
                 link.responder.replies.congestion_marked(now);
@@ -319,7 +321,7 @@ impl QueuePair {
         let sends = self.state.sends();
         let mut sent = 0;
         let mut refused = None;
-        if self.state.receives() {
+        if self.state.receives() && replies.has_reads() {
             let others = sends && requester.wants_transmit(may_begin);
             let share = if others { budget.div_ceil(2) } else { budget };
             let (reads, result) = replies.transmit_reads(share, standing, mem, &mut outbox);
@@ -344,12 +346,12 @@ impl QueuePair {
         sent
     }
 
-    /// The next completion.
-    pub fn poll_completion(&mut self) -> Option<WorkCompletion> {
-        self.completions.pop()
+    /// Appends completions to `out`, the oldest first and `budget` at most; returns how many.
+    pub fn poll_completions(&mut self, budget: usize, out: &mut Vec<WorkCompletion>) -> usize {
+        self.completions.take(budget, out)
     }
 
-    /// Whether [`Self::poll_completion`] has one.
+    /// Whether [`Self::poll_completions`] has any.
     #[must_use]
     pub fn has_completions(&self) -> bool {
         !self.completions.is_empty()
@@ -415,6 +417,15 @@ impl QueuePair {
             link.responder.replies.silence(say_why);
         }
         self.receives.flush(&mut self.completions);
+    }
+}
+
+/// Whether an opcode is not of the RC service, or not known at all.
+fn is_of_another_service(opcode: Opcode) -> bool {
+    match opcode {
+        Opcode::UdSendOnly | Opcode::UdSendOnlyImm | Opcode::Cnp => true,
+        Opcode::Unknown(number) => number > LAST_RC_OPCODE,
+        _ => false,
     }
 }
 

@@ -26,7 +26,8 @@ impl Seq {
 
     /// The place nearest to this one that the wire would call `psn`.
     pub(super) fn nearest(self, psn: Psn) -> Self {
-        Self(self.0.saturating_add_signed(i64::from(psn.diff(self.psn()))))
+        // No further than half a lap, and the first place is a whole one from zero.
+        Self(self.0.wrapping_add_signed(i64::from(psn.diff(self.psn()))))
     }
 
     /// `packets` later.

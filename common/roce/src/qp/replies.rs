@@ -8,7 +8,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use lariat_wire::rocev2::{Aeth, Credits, Ext, Msn, NakCode, Opcode, Reth, Syndrome};
+use lariat_wire::rocev2::{Aeth, Credits, Msn, NakCode, Opcode, Reth, Syndrome};
 
 use crate::memory::Memory;
 use crate::time::Timestamp;
@@ -16,7 +16,7 @@ use crate::transmit::Payload;
 use crate::verbs::DomainId;
 
 use super::config::{QpCounters, QpParams};
-use super::emit::{Label, Outbox};
+use super::emit::{Extension, Label, Outbox};
 use super::psn::{Seq, bytes_before};
 use super::responder::{REMOTE_READ, Refusal};
 
@@ -104,6 +104,7 @@ impl Replies {
     }
 
     /// A packet was taken in order: owes an acknowledge, now or a little later.
+    #[inline]
     pub(super) fn packet_taken(
         &mut self,
         now: Timestamp,
@@ -232,6 +233,11 @@ impl Replies {
         }
     }
 
+    /// Whether READ data is to be sent.
+    pub(super) fn has_reads(&self) -> bool {
+        !self.reads.is_empty()
+    }
+
     /// Whether something is to be sent now.
     pub(super) fn wants_transmit(&self) -> bool {
         self.due || self.cnp_wanted || self.nak.is_some() || !self.reads.is_empty()
@@ -305,8 +311,9 @@ impl Replies {
                     (false, false) => Opcode::ReadResponseMiddle,
                 };
                 let label = Label { opcode, psn: job.next.psn(), ack_request: false };
-                let aeth = opcode.has_aeth().then_some(aeth);
-                outbox.out.push(outbox.peer.packet(label, Ext { aeth, ..Ext::default() }, payload));
+                let extension =
+                    if opcode.has_aeth() { Extension::Aeth(aeth) } else { Extension::None };
+                outbox.out.push(outbox.peer.packet(label, extension, payload));
                 job.next = job.next.next();
                 sent += 1;
             }

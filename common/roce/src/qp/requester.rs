@@ -6,7 +6,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use lariat_wire::rocev2::{Ext, Ieth, Opcode, Reth};
+use lariat_wire::rocev2::{Ieth, Opcode, Reth};
 
 use crate::time::Timestamp;
 use crate::transmit::Payload;
@@ -16,7 +16,7 @@ use super::buffer::LocalBuffer;
 use super::completions::Completions;
 use super::config::{QpCounters, QpFailure, QpParams};
 use super::congestion::Window;
-use super::emit::{Label, Outbox};
+use super::emit::{Extension, Label, Outbox};
 use super::opcode_of;
 use super::psn::{MAX_OUTSTANDING, Seq, bytes_before, packets_of};
 use super::rtt::RoundTrip;
@@ -43,12 +43,17 @@ pub(super) struct SendWqe {
 }
 
 impl SendWqe {
+    #[inline]
     pub(super) fn is_read(&self) -> bool {
         matches!(self.op, SendOp::Read { .. })
     }
 
     /// Payload bytes before the packet `seq`.
+    #[inline]
     pub(super) fn offset(&self, seq: Seq, mtu: u32) -> u32 {
+        if seq == self.first {
+            return 0;
+        }
         bytes_before(seq.since(self.first), mtu, self.buffer.len())
     }
 
@@ -112,6 +117,10 @@ pub(super) struct Requester {
     pub(super) unacked: Seq,
     /// The packet to send next; behind `newest` while sending again.
     pub(super) next: Seq,
+    /// Bytes (with overhead) before `unacked` and before `next`, counted from the connection's
+    /// start: what is between is on its way.
+    acked_byte: u64,
+    next_byte: u64,
     /// One past the newest packet sent.
     pub(super) newest: Seq,
     /// Which request `next` belongs to.
@@ -153,6 +162,8 @@ impl Requester {
             tail_byte: 0,
             unacked: first,
             next: first,
+            acked_byte: 0,
+            next_byte: 0,
             newest: first,
             cursor: 0,
             reads: VecDeque::with_capacity(depth),
@@ -180,6 +191,7 @@ impl Requester {
     }
 
     /// Appends a request. The caller checked that there is room.
+    #[inline]
     pub(super) fn post(&mut self, request: &SendRequest, buffer: LocalBuffer) {
         let packets = packets_of(buffer.len(), self.mtu);
         let first = self.tail;
@@ -215,15 +227,28 @@ impl Requester {
 
     /// Bytes before the oldest packet without answer.
     pub(super) fn acked_bytes(&self) -> u64 {
-        self.position(0, self.unacked)
+        self.acked_byte
     }
 
     /// Bytes on their way.
     pub(super) fn inflight(&self) -> u64 {
-        self.position(self.cursor, self.next).saturating_sub(self.acked_bytes())
+        self.next_byte.saturating_sub(self.acked_byte)
+    }
+
+    /// All before `upto` is acknowledged; the requests that are done have left the queue.
+    pub(super) fn set_unacked(&mut self, upto: Seq) {
+        self.unacked = upto;
+        self.acked_byte = self.position(0, upto);
+    }
+
+    /// What was about to be sent again had arrived: goes on with what has not, of the first request.
+    pub(super) fn skip_to_unacked(&mut self) {
+        self.next = self.unacked;
+        self.next_byte = self.acked_byte;
     }
 
     /// What goes out next, if anything may. `may_begin`: whether a new message may be begun.
+    #[inline(always)]
     fn step(&self, may_begin: bool) -> Option<Step> {
         let wqe = self.queue.get(self.cursor)?;
         let fresh = self.next == self.newest;
@@ -241,7 +266,7 @@ impl Requester {
         let offset = wqe.offset(self.next, self.mtu);
         if wqe.is_read() {
             let end = self.read_end(wqe, fresh)?;
-            let bytes = wqe.position(end, self.mtu) - wqe.position(self.next, self.mtu);
+            let bytes = wqe.position(end, self.mtu) - self.next_byte;
             return (bytes <= room).then_some(Step::Read { offset, end });
         }
         let message = if begins { self.messages + 1 } else { wqe.message };
@@ -312,7 +337,8 @@ impl Requester {
             match step {
                 Step::Data { offset, length, room_after, limited } => {
                     let last = offset + length == wqe.buffer.len();
-                    self.bytes_since_ack_request += u64::from(length) + OVERHEAD_BYTES;
+                    let bytes = u64::from(length) + OVERHEAD_BYTES;
+                    self.bytes_since_ack_request += bytes;
                     let ack_request = last
                         || limited
                         || self.bytes_since_ack_request >= half_window
@@ -321,10 +347,11 @@ impl Requester {
                         self.bytes_since_ack_request = 0;
                     }
                     answered = ack_request;
-                    let (opcode, ext) = data_headers(wqe, offset == 0, last);
+                    let (opcode, extension) = data_headers(wqe, offset == 0, last);
                     let label = Label { opcode, psn: seq.psn(), ack_request };
-                    out.push(peer.packet(label, ext, wqe.buffer.payload(offset, length)));
+                    out.push(peer.packet(label, extension, wqe.buffer.payload(offset, length)));
                     self.next = seq.next();
+                    self.next_byte += bytes;
                 }
                 Step::Read { offset, end } => {
                     answered = true;
@@ -337,11 +364,11 @@ impl Requester {
                     };
                     let label =
                         Label { opcode: Opcode::ReadRequest, psn: seq.psn(), ack_request: false };
-                    let ext = Ext { reth: Some(reth), ..Ext::default() };
-                    out.push(peer.packet(label, ext, Payload::Empty));
+                    out.push(peer.packet(label, Extension::Reth(reth), Payload::Empty));
                     if fresh {
                         self.reads.push_back(ReadRequest { first: seq, end });
                     }
+                    self.next_byte = wqe.position(end, self.mtu);
                     self.next = end;
                 }
             }
@@ -354,6 +381,7 @@ impl Requester {
         sent
     }
 
+    #[inline]
     fn after_sending(
         &mut self,
         now: Timestamp,
@@ -389,6 +417,7 @@ impl Requester {
     pub(super) fn rewind(&mut self, seq: Seq) {
         self.next = seq;
         self.cursor = self.queue.partition_point(|wqe| wqe.end <= seq);
+        self.next_byte = self.position(self.cursor, seq);
         self.timed = None;
         self.bytes_since_ack_request = 0;
     }
@@ -447,18 +476,19 @@ impl Requester {
     }
 }
 
-/// Opcode and extended headers of a SEND's or WRITE's packet (IBTA 9.3.1, table 38).
-fn data_headers(wqe: &SendWqe, first: bool, last: bool) -> (Opcode, Ext) {
-    let mut ext = Ext::default();
+/// Opcode and extended header of a SEND's or WRITE's packet (IBTA 9.3.1, table 38).
+#[inline]
+fn data_headers(wqe: &SendWqe, first: bool, last: bool) -> (Opcode, Extension) {
+    let mut extension = Extension::None;
     let opcode = match wqe.op {
         SendOp::SendWithInvalidate { rkey } if last => {
-            ext.ieth = Some(Ieth { rkey });
+            extension = Extension::Ieth(Ieth { rkey });
             if first { Opcode::SendOnlyInvalidate } else { Opcode::SendLastInvalidate }
         }
         SendOp::Write { remote_address, rkey } => {
             if first {
                 let length = wqe.buffer.len();
-                ext.reth = Some(Reth { virtual_address: remote_address, rkey, length });
+                extension = Extension::Reth(Reth { virtual_address: remote_address, rkey, length });
             }
             match (first, last) {
                 (true, true) => Opcode::WriteOnly,
@@ -476,5 +506,5 @@ fn data_headers(wqe: &SendWqe, first: bool, last: bool) -> (Opcode, Ext) {
             }
         }
     };
-    (opcode, ext)
+    (opcode, extension)
 }

@@ -50,10 +50,12 @@ impl Receives {
     }
 
     /// Appends a receive. The caller checked that there is room.
+    #[inline]
     pub(super) fn post(&mut self, request: &RecvRequest, buffer: LocalBuffer) {
         self.queue.push_back(RecvWqe { wr_id: request.wr_id, buffer });
     }
 
+    #[inline]
     fn finish(
         &mut self,
         status: WcStatus,
@@ -128,6 +130,7 @@ impl Responder {
     ///
     /// # Errors
     /// It was refused for good; the NAK is among the replies.
+    #[inline(always)]
     pub(super) fn handle_request<M: Memory + ?Sized>(
         &mut self,
         now: Timestamp,
@@ -190,6 +193,7 @@ impl Responder {
         ReadJob { first: seq, next: seq, end, reth, repeated }
     }
 
+    #[inline(always)]
     fn in_order<M: Memory + ?Sized>(
         &mut self,
         now: Timestamp,
@@ -209,29 +213,22 @@ impl Responder {
             return self.read(packet, mem, counters);
         }
         let length = self.packet_length(packet, position)?;
+        // A message begins where none is under way, and only there.
+        let midway = !matches!(self.message, Message::None);
+        if midway == position.starts() {
+            return Err(INVALID);
+        }
         if opcode.is_send() {
-            if position.starts() {
-                if !matches!(self.message, Message::None) {
-                    return Err(INVALID);
-                }
-                if receives.len() == 0 {
-                    // Receiver not ready: nothing moves, the peer comes again.
-                    self.told = true;
-                    counters.rnr_sent += 1;
-                    let timer = self.rnr_timer;
-                    self.replies.nak(Syndrome::RnrNak { timer }, self.expected);
-                    return Ok(());
-                }
-                self.message = Message::Send { done: 0 };
+            if position.starts() && receives.len() == 0 {
+                // Receiver not ready: nothing moves, the peer comes again.
+                self.told = true;
+                counters.rnr_sent += 1;
+                let timer = self.rnr_timer;
+                self.replies.nak(Syndrome::RnrNak { timer }, self.expected);
+                return Ok(());
             }
             self.send(packet, length, position, mem, receives, completions)?;
         } else if opcode.is_write() {
-            if position.starts() {
-                if !matches!(self.message, Message::None) {
-                    return Err(INVALID);
-                }
-                self.message = self.write_begins(packet.ext.reth.ok_or(INVALID)?, mem)?;
-            }
             self.write(packet, length, position, mem)?;
         } else {
             return Err(INVALID);
@@ -239,7 +236,6 @@ impl Responder {
         self.expected = self.expected.next();
         let ends = position.ends();
         if ends {
-            self.message = Message::None;
             self.replies.message_done();
         }
         self.replies.packet_taken(now, packet.bth.ack_request, ends, length);
@@ -258,6 +254,7 @@ impl Responder {
         if fits { Ok(length) } else { Err(INVALID) }
     }
 
+    #[inline(always)]
     fn send<M: Memory + ?Sized>(
         &mut self,
         packet: &Packet<'_>,
@@ -267,9 +264,12 @@ impl Responder {
         receives: &mut Receives,
         completions: &mut Completions,
     ) -> Result<(), Refusal> {
-        let (Message::Send { done }, Some(wqe)) = (self.message, receives.queue.front()) else {
-            return Err(INVALID);
+        let done = match self.message {
+            Message::None => 0,
+            Message::Send { done } => done,
+            Message::Write { .. } => return Err(INVALID),
         };
+        let wqe = receives.queue.front().ok_or(INVALID)?;
         if u64::from(done) + u64::from(length) > u64::from(wqe.buffer.len()) {
             // IBTA 9.7.4.1.6, 10.7.3.1: the peer hears of an invalid request, we of a length.
             receives.finish(WcStatus::LocalLength, 0, None, completions);
@@ -284,6 +284,7 @@ impl Responder {
             self.message = Message::Send { done };
             return Ok(());
         }
+        self.message = Message::None;
         let mut invalidated = None;
         if let Some(ieth) = packet.ext.ieth {
             mem.invalidate(self.domain, ieth.rkey).map_err(|_| ACCESS)?;
@@ -295,21 +296,24 @@ impl Responder {
 
     /// A WRITE's first packet: the whole transfer is checked (IBTA 9.7.4.1.3; an empty one names no
     /// memory).
-    fn write_begins<M: Memory + ?Sized>(&self, reth: Reth, mem: &M) -> Result<Message, Refusal> {
+    fn write_begins<M: Memory + ?Sized>(
+        &self,
+        reth: Reth,
+        mem: &M,
+    ) -> Result<Option<MemRange>, Refusal> {
         let length = reth.length;
         if length > MAX_MESSAGE_BYTES {
             return Err(INVALID);
         }
-        let range = if length == 0 {
-            None
-        } else {
-            let address = reth.virtual_address;
-            let range = mem.check_remote(self.domain, reth.rkey, address, length, REMOTE_WRITE);
-            Some(range.map_err(|_: AccessError| ACCESS)?)
-        };
-        Ok(Message::Write { range, done: 0, length })
+        if length == 0 {
+            return Ok(None);
+        }
+        let address = reth.virtual_address;
+        let range = mem.check_remote(self.domain, reth.rkey, address, length, REMOTE_WRITE);
+        range.map(Some).map_err(|_: AccessError| ACCESS)
     }
 
+    #[inline(always)]
     fn write<M: Memory + ?Sized>(
         &mut self,
         packet: &Packet<'_>,
@@ -317,7 +321,14 @@ impl Responder {
         position: Position,
         mem: &mut M,
     ) -> Result<(), Refusal> {
-        let Message::Write { range, done, length } = self.message else { return Err(INVALID) };
+        let (range, done, length) = match self.message {
+            Message::None => {
+                let reth = packet.ext.reth.ok_or(INVALID)?;
+                (self.write_begins(reth, mem)?, 0, reth.length)
+            }
+            Message::Write { range, done, length } => (range, done, length),
+            Message::Send { .. } => return Err(INVALID),
+        };
         let after = done.checked_add(packet_length).ok_or(INVALID)?;
         // The last packet ends the transfer, and no other does.
         if after > length || position.ends() != (after == length) {
@@ -326,7 +337,11 @@ impl Responder {
         if let Some(range) = range {
             mem.place(range, done, packet.payload).map_err(|_| ACCESS)?;
         }
-        self.message = Message::Write { range, done: after, length };
+        self.message = if position.ends() {
+            Message::None
+        } else {
+            Message::Write { range, done: after, length }
+        };
         Ok(())
     }
 

@@ -264,29 +264,28 @@ impl World {
     }
 
     fn deliver(&mut self) {
-        while let Some(datagram) = self.net.receive(self.now) {
-            let Some(at) = self.nodes.iter().position(|node| node.address == datagram.to) else {
-                continue;
-            };
-            let (node, memory) = (&mut self.nodes[at], &mut self.memories[at]);
+        let due: Vec<_> = std::iter::from_fn(|| self.net.receive(self.now)).collect();
+        for (node, memory) in self.nodes.iter_mut().zip(&mut self.memories) {
             if !node.alive {
                 continue;
             }
-            let packet = Packet::parse(&datagram.bytes).expect("a packet with a right ICRC");
-            if self.verbose {
-                println!(
-                    "{:?}   {} > {}: {:?} {} {:?} +{}",
-                    self.now,
-                    datagram.from.ip(),
-                    datagram.to.ip(),
-                    packet.bth.opcode,
-                    packet.bth.dest_qp,
-                    packet.bth.psn,
-                    packet.payload.len()
-                );
+            let mut arrivals = node.endpoint.arrivals(self.now);
+            for datagram in due.iter().filter(|datagram| datagram.to == node.address) {
+                let packet = Packet::parse(&datagram.bytes).expect("a packet with a right ICRC");
+                if self.verbose {
+                    println!(
+                        "{:?}   {} > {}: {:?} {} {:?} +{}",
+                        self.now,
+                        datagram.from.ip(),
+                        datagram.to.ip(),
+                        packet.bth.opcode,
+                        packet.bth.dest_qp,
+                        packet.bth.psn,
+                        packet.payload.len()
+                    );
+                }
+                arrivals.packet(datagram.from, &packet, datagram.congestion_mark, memory);
             }
-            let mark = datagram.congestion_mark;
-            node.endpoint.handle_packet(self.now, datagram.from, &packet, mark, memory);
         }
     }
 

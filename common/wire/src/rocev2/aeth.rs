@@ -23,12 +23,14 @@ impl Aeth {
 
     /// Reads the header; every value of the bytes is one.
     #[must_use]
+    #[inline]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         Self { syndrome: Syndrome::from(bytes.u8_at::<0>()), msn: Msn::new(bytes.be24_at::<1>()) }
     }
 
     /// The header's bytes.
     #[must_use]
+    #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
         out.put_u8::<0>(self.syndrome.into());
@@ -57,6 +59,7 @@ pub enum Syndrome {
 }
 
 impl From<u8> for Syndrome {
+    #[inline]
     fn from(value: u8) -> Self {
         let code = value & 0x1f;
         match value >> 5 {
@@ -69,6 +72,7 @@ impl From<u8> for Syndrome {
 }
 
 impl From<Syndrome> for u8 {
+    #[inline]
     fn from(syndrome: Syndrome) -> Self {
         match syndrome {
             Syndrome::Ack { credits } => credits.0,

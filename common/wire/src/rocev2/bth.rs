@@ -40,6 +40,7 @@ impl Bth {
     /// A header with the values that all packets of this project share:
     /// migrated, default partition, version 0, no pad, no marks.
     #[must_use]
+    #[inline]
     pub const fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> Self {
         Self {
             opcode,
@@ -58,6 +59,7 @@ impl Bth {
 
     /// Reads the header; every value of the bytes is one.
     #[must_use]
+    #[inline(always)]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let flags = bytes.u8_at::<1>();
         let marks = bytes.u8_at::<4>();
@@ -79,6 +81,7 @@ impl Bth {
     /// The header's bytes. Only the low 2 bits of `pad` and the low 4 bits of
     /// `version` are taken.
     #[must_use]
+    #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
         out.put_u8::<0>(self.opcode.into());

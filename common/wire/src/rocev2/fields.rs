@@ -7,6 +7,7 @@
 pub(super) trait Fields {
     fn u8_at<const OFF: usize>(&self) -> u8;
     fn be16_at<const OFF: usize>(&self) -> u16;
+    /// Not of the first byte: the one before the field is read as well, and dropped.
     fn be24_at<const OFF: usize>(&self) -> u32;
     fn be32_at<const OFF: usize>(&self) -> u32;
     fn be64_at<const OFF: usize>(&self) -> u64;
@@ -35,8 +36,10 @@ impl<const N: usize> Fields for [u8; N] {
 
     #[inline]
     fn be24_at<const OFF: usize>(&self) -> u32 {
-        let [a, b, c] = self.array_at::<OFF, 3>();
-        u32::from_be_bytes([0, a, b, c])
+        const { assert!(OFF > 0 && OFF + 3 <= N) };
+        let mut word = [0; 4];
+        word.copy_from_slice(&self[OFF - 1..OFF + 3]);
+        u32::from_be_bytes(word) & 0x00ff_ffff
     }
 
     #[inline]

@@ -17,12 +17,14 @@ impl Ieth {
 
     /// Reads the header; every value of the bytes is one.
     #[must_use]
+    #[inline]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         Self { rkey: Rkey(u32::from_be_bytes(*bytes)) }
     }
 
     /// The header's bytes.
     #[must_use]
+    #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         self.rkey.get().to_be_bytes()
     }

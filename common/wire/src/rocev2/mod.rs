@@ -23,7 +23,7 @@ mod reth;
 pub use aeth::{Aeth, Credits, NakCode, RnrTimer, Syndrome};
 pub use bth::Bth;
 pub use deth::Deth;
-pub use icrc::{Flow, FlowSeed, FlowV4, FlowV6, IcrcSeed, IdBasis};
+pub use icrc::{Flow, FlowSeed, FlowV4, FlowV6, IcrcSeed, IdBasis, LengthSeed};
 pub use ids::{Msn, PKey, Psn, QKey, Qpn, Rkey};
 pub use ieth::Ieth;
 pub use imm::Imm;

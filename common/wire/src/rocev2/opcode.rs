@@ -63,6 +63,7 @@ impl Position {
 }
 
 impl From<u8> for Opcode {
+    #[inline]
     fn from(value: u8) -> Self {
         match value {
             0x00 => Self::SendFirst,
@@ -97,6 +98,7 @@ impl From<u8> for Opcode {
 }
 
 impl From<Opcode> for u8 {
+    #[inline]
     fn from(opcode: Opcode) -> Self {
         match opcode {
             Opcode::SendFirst => 0x00,

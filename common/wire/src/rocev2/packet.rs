@@ -108,6 +108,7 @@ impl Headers {
     /// Writes the headers that are present, in the order of IBTA 9.1, and
     /// returns how many bytes they take. The caller sets `bth.pad` (see
     /// [`pad_for`]) and sees to it that [`Ext::fits`].
+    #[inline]
     pub fn emit(&self, out: &mut [u8; MAX_HEADER]) -> usize {
         debug_assert!(self.ext.fits(self.bth.opcode), "{self:?}");
         let mut rest: &mut [u8] = out;
@@ -198,6 +199,7 @@ impl<'a> Packet<'a> {
     ///
     /// # Errors
     /// When the bytes are too few for what the BTH announces.
+    #[inline(always)]
     pub fn parse(udp_payload: &'a [u8]) -> Result<Self, PacketError> {
         let len = udp_payload.len();
         let (covered, icrc) = udp_payload
@@ -208,6 +210,10 @@ impl<'a> Packet<'a> {
             .ok_or(PacketError::TooShort { opcode: None, len })?;
         let bth = Bth::parse(bth);
         let opcode = bth.opcode;
+        if matches!(opcode, Opcode::SendOnly | Opcode::WriteMiddle) {
+            // By far the most frequent.
+            return Self::behind_headers(bth, Ext::default(), rest, *icrc);
+        }
         let short = PacketError::TooShort { opcode: Some(opcode), len };
         let mut ext = Ext::default();
         if opcode.has_deth() {
@@ -225,10 +231,21 @@ impl<'a> Packet<'a> {
         if opcode.has_imm() {
             ext.imm = Some(Imm::parse(take(&mut rest).ok_or(short)?));
         }
+        Self::behind_headers(bth, ext, rest, *icrc)
+    }
+
+    /// Takes the payload from what follows the headers.
+    #[inline(always)]
+    fn behind_headers(
+        bth: Bth,
+        ext: Ext,
+        rest: &'a [u8],
+        icrc: [u8; ICRC_LEN],
+    ) -> Result<Self, PacketError> {
         let pad_too_long = PacketError::PadTooLong { pad: bth.pad, available: rest.len() };
         let payload_len = rest.len().checked_sub(usize::from(bth.pad)).ok_or(pad_too_long)?;
         let payload = rest.get(..payload_len).ok_or(pad_too_long)?;
-        Ok(Self { bth, ext, payload, icrc: *icrc })
+        Ok(Self { bth, ext, payload, icrc })
     }
 
     /// The packet's headers alone.

@@ -22,6 +22,7 @@ impl Reth {
 
     /// Reads the header; every value of the bytes is one.
     #[must_use]
+    #[inline]
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         Self {
             virtual_address: bytes.be64_at::<0>(),
@@ -32,6 +33,7 @@ impl Reth {
 
     /// The header's bytes.
     #[must_use]
+    #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
         out.put_be64::<0>(self.virtual_address);

@@ -318,7 +318,7 @@ impl Table {
                         Ok(packet) => {
                             counters.packets_received += 1;
                             counters.shm_packets_received += 1;
-                            sink(Arrival { source, congested: false, packet, datagram });
+                            sink(Arrival { source, congested: false, packet: &packet, datagram });
                         }
                         Err(_) => counters.malformed += 1,
                     },

@@ -133,14 +133,19 @@ impl Receiver {
                 counters.malformed += 1;
                 continue;
             };
-            for (index, datagram) in data.chunks(info.segment_bytes.max(1)).enumerate() {
-                let Ok(packet) = Packet::parse(datagram) else {
+            let segment = info.segment_bytes.max(1);
+            let of_segment = flow.of_length(segment);
+            for (index, datagram) in data.chunks(segment).enumerate() {
+                let parsed = Packet::parse(datagram);
+                let Ok(packet) = &parsed else {
                     counters.malformed += 1;
                     continue;
                 };
                 // Segments of one call carry their index as IPv4 identification.
                 let expected_id = u16::try_from(index).unwrap_or(0);
-                if !icrc::verify(&flow, expected_id, datagram, &mut self.basis) {
+                let length = datagram.len();
+                let seeds = if length == segment { of_segment } else { flow.of_length(length) };
+                if !icrc::verify_of_length(seeds, expected_id, datagram, &mut self.basis) {
                     counters.bad_icrc += 1;
                     continue;
                 }

@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use lariat_roce::memory::MemRange;
 use lariat_roce::transmit::{Payload, Transmit};
-use lariat_wire::rocev2::{FlowSeed, ICRC_LEN, MAX_HEADER};
+use lariat_wire::rocev2::{ICRC_LEN, IcrcSeed, MAX_HEADER};
 use socket2::SockAddr;
 
 use crate::regions::RegionTable;
@@ -210,6 +210,7 @@ impl Sender {
             let scratch_start = self.used;
             let segmentation = self.segmentation && at >= single_until;
             let most = if segmentation { MAX_SEGMENTS } else { 1 };
+            let of_segment = flow.of_length(segment);
             let mut open = scratch_start;
             let mut packets = 0;
             let mut bytes = 0;
@@ -220,9 +221,10 @@ impl Sender {
                 if !same || length > segment || bytes + length > MAX_MESSAGE_BYTES {
                     break;
                 }
+                let seed = if length == segment { of_segment } else { flow.of_length(length) };
                 // The IPv4 identification of segment i is i.
-                let id = u16::try_from(packets).unwrap_or(0);
-                if !self.write(packet, &flow, id, regions, &mut open) {
+                let seed = seed.seed(u16::try_from(packets).unwrap_or(0));
+                if !self.write(packet, length, seed, regions, &mut open) {
                     // Its memory is gone, so nobody waits for it.
                     counters.send_failures += 1;
                     at += 1;
@@ -265,78 +267,83 @@ impl Sender {
         self.pieces.len() + 4 <= PIECES && self.used + PACKET_SCRATCH <= SCRATCH_BYTES
     }
 
-    /// Writes one packet. `open` is where the scratch piece that is not yet listed starts. `false`
-    /// if the payload is gone; then nothing is written.
+    /// Writes one packet, which has `length` bytes. `open` is where the scratch piece that is not yet
+    /// listed starts. `false` if the payload is gone; then nothing is written.
     #[inline]
     fn write(
         &mut self,
         packet: &Transmit,
-        flow: &FlowSeed,
-        id: u16,
+        length: usize,
+        seed: IcrcSeed,
         regions: &RegionTable,
         open: &mut usize,
     ) -> bool {
+        let start = self.used;
         let header_len = usize::from(packet.header_len).min(MAX_HEADER);
         let pad = usize::from(packet.pad & 3);
-        let start = self.used;
         let payload_at = start + header_len;
-        let header = packet.headers.get(..header_len).unwrap_or_default();
-        let seed = flow.seed(packet.datagram_len(), id);
-        let payload_len = packet.payload.len() as usize;
-        let in_place = match &packet.payload {
-            Payload::Memory(..) => payload_len > INLINE_BYTES,
-            Payload::Empty | Payload::Mad(_) => false,
-        };
-        if let Some(room) = self.scratch.get_mut(start..payload_at) {
-            room.copy_from_slice(header);
+        let payload_len = length.saturating_sub(header_len + pad + ICRC_LEN);
+        // All of the room, which costs less than to copy what counts.
+        if let Some(room) = self.scratch.get_mut(start..start + MAX_HEADER) {
+            room.copy_from_slice(&packet.headers);
         }
-        let (trailer_at, crc) = if in_place {
-            let Payload::Memory(first, second) = &packet.payload else { return false };
-            let Some(one) = piece(regions, *first) else { return false };
-            let two = match second {
-                Some(range) => match piece(regions, *range) {
-                    Some(two) => two,
-                    None => return false,
-                },
-                None => EMPTY_PIECE,
-            };
-            // SAFETY: `piece` gave addresses of live registered memory of these lengths (or an
-            // empty piece at a dangling but aligned address), which the table keeps alive through
-            // this call. The bytes of a work request stay untouched until it completes
-            // (`SendRequest`); should somebody (a peer allowed to, a user who breaks the rule)
-            // write them now or before the kernel has read them, the sum does not fit the bytes
-            // and the receiver drops the packet as damaged.
-            let parts = unsafe { [bytes_of(&one), bytes_of(&two)] };
-            let crc = seed.over_parts(header, &parts, packet.pad & 3);
-            self.used = payload_at;
-            self.close_piece(open);
-            self.pieces.push(one);
-            if two.iov_len != 0 {
-                self.pieces.push(two);
+        let (payload_end, icrc) = match &packet.payload {
+            Payload::Memory(first, second) if payload_len > INLINE_BYTES => {
+                let Some(one) = piece(regions, *first) else { return false };
+                let two = match second {
+                    Some(range) => match piece(regions, *range) {
+                        Some(two) => two,
+                        None => return false,
+                    },
+                    None => EMPTY_PIECE,
+                };
+                // SAFETY: `piece` gave addresses of live registered memory of these lengths (or an
+                // empty piece at a dangling but aligned address), which the table keeps alive
+                // through this call. The bytes of a work request stay untouched until it completes
+                // (`SendRequest`); should somebody (a peer allowed to, a user who breaks the rule)
+                // write them now or before the kernel has read them, the sum does not fit the bytes
+                // and the receiver drops the packet as damaged.
+                let parts = unsafe { [bytes_of(&one), bytes_of(&two)] };
+                let header = packet.headers.get(..header_len).unwrap_or_default();
+                let icrc = seed.over_parts(header, &parts, packet.pad & 3);
+                self.used = payload_at;
+                self.close_piece(open);
+                self.pieces.push(one);
+                if two.iov_len != 0 {
+                    self.pieces.push(two);
+                }
+                *open = self.used;
+                self.pad(payload_at, pad);
+                (payload_at, icrc)
             }
-            *open = self.used;
-            (payload_at, crc)
-        } else {
-            let end = payload_at + payload_len;
-            let copied = match self.scratch.get_mut(payload_at..end) {
-                Some(room) => copy_payload(&packet.payload, regions, room),
-                None => false,
-            };
-            if !copied {
-                return false;
+            payload => {
+                let end = payload_at + payload_len;
+                let copied = self
+                    .scratch
+                    .get_mut(payload_at..end)
+                    .is_some_and(|room| copy_payload(payload, regions, room));
+                if !copied {
+                    return false;
+                }
+                self.pad(end, pad);
+                (end, seed.over(self.scratch.get(start..end + pad).unwrap_or_default()))
             }
-            let covered = self.scratch.get(payload_at..end).unwrap_or_default();
-            (end, seed.over_parts(header, &[covered], packet.pad & 3))
         };
-        let icrc_at = trailer_at + pad;
-        if let Some(room) = self.scratch.get_mut(trailer_at..icrc_at + ICRC_LEN) {
-            room.fill(0);
-            if let Some((_, icrc)) = room.split_last_chunk_mut::<ICRC_LEN>() {
-                *icrc = crc;
-            }
-        }
+        let icrc_at = payload_end + pad;
         self.used = icrc_at + ICRC_LEN;
+        if let Some(room) = self.scratch.get_mut(icrc_at..icrc_at + ICRC_LEN) {
+            room.copy_from_slice(&icrc);
+        }
         true
+    }
+
+    #[inline]
+    fn pad(&mut self, at: usize, bytes: usize) {
+        if bytes > 0
+            && let Some(room) = self.scratch.get_mut(at..at + bytes)
+        {
+            room.fill(0);
+        }
     }
 
     /// Lists what was written to the scratch buffer since `open` as a piece.

@@ -252,7 +252,7 @@ fn groups_are_steered_and_forward_what_is_not_theirs() {
         let mut got = 0;
         for _ in 0..20 {
             wire.receive(Timestamp::ZERO, &mut counters, |arrival| {
-                assert_eq!(usize::from(member_of(&arrival.packet, 3)), index);
+                assert_eq!(usize::from(member_of(arrival.packet, 3)), index);
                 got += 1;
             });
         }

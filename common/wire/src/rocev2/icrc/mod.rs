@@ -150,6 +150,14 @@ impl FlowSeed {
         self.is_ipv4
     }
 
+    /// The seeds for packets whose UDP payload, ICRC included, has `udp_payload_bytes`: what those of
+    /// one length share. Without meaning for more than a UDP datagram holds.
+    #[must_use]
+    #[inline]
+    pub fn of_length(&self, udp_payload_bytes: usize) -> LengthSeed {
+        LengthSeed { seed: self.seed(udp_payload_bytes, 0), is_ipv4: self.is_ipv4 }
+    }
+
     /// The seed for a packet whose UDP payload, ICRC included, has
     /// `udp_payload_bytes`. Without meaning for more than a UDP datagram holds.
     #[must_use]
@@ -186,6 +194,22 @@ fn id_state(id: u16) -> u32 {
     IPV4_ID_HIGH.of(high) ^ IPV4_ID_LOW.of(low)
 }
 
+/// The CRC's state at the end of the UDP header, for one flow and packet length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LengthSeed {
+    seed: IcrcSeed,
+    is_ipv4: bool,
+}
+
+impl LengthSeed {
+    /// The seed for a packet with that IPv4 identification, without effect on IPv6.
+    #[must_use]
+    #[inline]
+    pub fn seed(self, ipv4_id: u16) -> IcrcSeed {
+        if self.is_ipv4 { self.seed.with_id(ipv4_id) } else { self.seed }
+    }
+}
+
 /// The CRC's state at the end of the UDP header, for one flow, packet length
 /// and IPv4 identification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,7 +225,7 @@ impl IcrcSeed {
 
     /// The ICRC over a packet in one piece: BTH to pad, without ICRC.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn over(self, covered: &[u8]) -> [u8; ICRC_LEN] {
         let mut crc = crc32fast::Hasher::new_with_initial(self.masking(covered));
         crc.update(covered);
@@ -214,7 +238,7 @@ impl IcrcSeed {
     pub fn over_parts(self, headers: &[u8], payload: &[&[u8]], pad: u8) -> [u8; ICRC_LEN] {
         let mut crc = crc32fast::Hasher::new_with_initial(self.masking(headers));
         crc.update(headers);
-        for part in payload {
+        for part in payload.iter().filter(|part| !part.is_empty()) {
             crc.update(part);
         }
         if pad != 0 {
@@ -284,8 +308,19 @@ pub fn verify_v4_hidden_id(
     basis: &mut IdBasis,
 ) -> Option<u16> {
     debug_assert!(flow.is_ipv4);
+    hidden_id(flow.of_length(udp_payload.len()), expected_id, udp_payload, basis)
+}
+
+/// As [`verify_v4_hidden_id`]; `seeds` are those of the payload's length.
+#[inline]
+fn hidden_id(
+    seeds: LengthSeed,
+    expected_id: u16,
+    udp_payload: &[u8],
+    basis: &mut IdBasis,
+) -> Option<u16> {
     let (covered, received) = udp_payload.split_last_chunk::<ICRC_LEN>()?;
-    let computed = flow.seed(udp_payload.len(), expected_id).over(covered);
+    let computed = seeds.seed(expected_id).over(covered);
     let difference = u32::from_le_bytes(computed) ^ u32::from_le_bytes(*received);
     if difference == 0 {
         return Some(expected_id);
@@ -302,10 +337,24 @@ pub fn verify_v4_hidden_id(
 #[must_use]
 #[inline]
 pub fn verify(flow: &FlowSeed, expected_id: u16, udp_payload: &[u8], basis: &mut IdBasis) -> bool {
-    if flow.is_ipv4 {
-        verify_v4_hidden_id(flow, expected_id, udp_payload, basis).is_some()
+    verify_of_length(flow.of_length(udp_payload.len()), expected_id, udp_payload, basis)
+}
+
+/// As [`verify`], for one of several payloads of a length; `seeds` are those of that length.
+#[must_use]
+#[inline]
+pub fn verify_of_length(
+    seeds: LengthSeed,
+    expected_id: u16,
+    udp_payload: &[u8],
+    basis: &mut IdBasis,
+) -> bool {
+    if seeds.is_ipv4 {
+        hidden_id(seeds, expected_id, udp_payload, basis).is_some()
     } else {
-        verify_with_id(flow, 0, udp_payload)
+        udp_payload
+            .split_last_chunk::<ICRC_LEN>()
+            .is_some_and(|(covered, icrc)| seeds.seed.over(covered) == *icrc)
     }
 }
 

@@ -140,6 +140,7 @@ proptest! {
         let wanted = plain(&flow, id, &covered);
         let seed = FlowSeed::new(&flow);
         prop_assert_eq!(seed.seed(covered.len() + 4, id).over(&covered), wanted);
+        prop_assert_eq!(seed.of_length(covered.len() + 4).seed(id).over(&covered), wanted);
         if seed.is_ipv4() {
             let from_zero = seed.seed(covered.len() + 4, 0).with_id(id);
             prop_assert_eq!(from_zero.over(&covered), wanted);
