@@ -144,6 +144,45 @@ fn sleeps_without_polling() {
     }
 }
 
+/// Nobody is woken for the end of a SEND alone, but it is told soon; that of an RDMA READ wakes.
+#[test]
+fn a_sleeper_hears_of_what_it_sent() {
+    use lariat_fabric::Armed;
+    let Some(harness) = devices() else { return };
+    let mut pair = Pair::new(harness);
+    let (host, target) = pair.connect();
+    let sge = pair.sge(conformance::Host, 0, 64);
+    let sink = pair.sge(conformance::Target, 0, 64);
+    let read_op = pair.read_op(conformance::Host, target, 0);
+    for round in 0..10 {
+        let read = round % 2 == 1;
+        if !read {
+            pair.recv(conformance::Target, target, round, SgeList::one(sink));
+        }
+        let op = if read { read_op } else { SendOp::Send };
+        pair.post(conformance::Host, host, 100 + round, op, SgeList::one(sge));
+        let end = Instant::now() + Duration::from_secs(20);
+        while pair.side(conformance::Host).completions.is_empty() {
+            assert!(Instant::now() < end, "round {round}");
+            let now = pair.harness.now();
+            if let Armed::Until(until) = pair.harness.host.arm(now) {
+                let deadline = (until != Timestamp::NEVER).then(|| until.since(now));
+                // An RDMA READ has the descriptor alone, a SEND the deadline at first.
+                assert!(!read || deadline.is_none(), "round {round}: {deadline:?}");
+                let limit = deadline.unwrap_or(Duration::from_secs(5)) + Duration::from_millis(1);
+                let fds = pair.harness.host.wait_fds();
+                let mut polled = [PollFd::new(fds[0], PollFlags::POLLIN)];
+                poll(&mut polled, PollTimeout::try_from(limit).unwrap()).unwrap();
+            }
+            pair.poll();
+        }
+        pair.success(conformance::Host, 100 + round);
+        if !read {
+            pair.success(conformance::Target, round);
+        }
+    }
+}
+
 /// The peer's end dies without a word of its own: its queue pair is destroyed under ours.
 #[test]
 fn many_rounds_leave_nothing() {

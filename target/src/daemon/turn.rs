@@ -42,26 +42,41 @@ const YIELD_AFTER: Duration = Duration::from_micros(10);
 ///
 /// Not so for writes: a worker thread of the kernel ends them, maybe on this very core, and gets it
 /// when the reactor sleeps.
+///
+/// Nor does it pay to poll for hosts that are known to be slower than that: where several waits in
+/// a row took far longer than polling goes on, the next ones are slept through nearly at once.
 struct Patience {
     idle_poll: Duration,
     watch: Duration,
+    /// Waits for hosts in a row that polling would not have covered.
+    long_waits: u8,
 }
+
+/// So many of them make the next one likely.
+const LONG_WAITS: u8 = 8;
 
 impl Patience {
     fn new(idle_poll: Duration) -> Self {
-        Self { idle_poll, watch: Duration::ZERO }
+        Self { idle_poll, watch: Duration::ZERO, long_waits: 0 }
     }
 
     /// How long to poll on.
     fn limit(&self, work: AtWork) -> Duration {
         match work {
             AtWork::Reading => self.watch.max(self.idle_poll),
+            AtWork::Nothing if self.long_waits >= LONG_WAITS => self.idle_poll.min(YIELD_AFTER),
             AtWork::Changing | AtWork::Nothing => self.idle_poll,
         }
     }
 
     /// A wait for the disks (or what came before them) has ended after that time.
     fn learn(&mut self, work: AtWork, waited: Duration) {
+        // The shortest are covered in any case.
+        if work == AtWork::Nothing && waited > YIELD_AFTER {
+            // A wait that was slept through took longer than it would have otherwise.
+            let long = waited > self.idle_poll * 2;
+            self.long_waits = if long { self.long_waits.saturating_add(1) } else { 0 };
+        }
         if work == AtWork::Reading {
             self.watch = if self.idle_poll.is_zero() || waited > LONGEST_WATCH {
                 Duration::ZERO
@@ -282,6 +297,24 @@ mod tests {
         // A slow disk is slept through.
         patience.learn(AtWork::Reading, us(8000));
         assert_eq!(limits(&patience), [us(50); 3]);
+    }
+
+    #[test]
+    fn slow_hosts_are_not_polled_for() {
+        let mut patience = Patience::new(us(50));
+        for _ in 0..LONG_WAITS {
+            assert_eq!(patience.limit(AtWork::Nothing), us(50));
+            patience.learn(AtWork::Nothing, us(400));
+        }
+        assert_eq!(patience.limit(AtWork::Nothing), YIELD_AFTER);
+        // Neither disks nor what comes at once says anything of hosts.
+        patience.learn(AtWork::Changing, us(20));
+        patience.learn(AtWork::Nothing, us(3));
+        assert_eq!(patience.limit(AtWork::Nothing), YIELD_AFTER);
+        assert_eq!(patience.limit(AtWork::Changing), us(50));
+        // One quick host is enough.
+        patience.learn(AtWork::Nothing, us(90));
+        assert_eq!(patience.limit(AtWork::Nothing), us(50));
     }
 
     #[test]

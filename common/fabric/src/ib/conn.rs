@@ -6,7 +6,7 @@ use lariat_roce::verbs::{ConnId, DisconnectReason, DomainId, WcOpcode, WcStatus,
 use rdma_sys::{ibv_wc, ibv_wc_flags, ibv_wc_status};
 
 use super::cm::CmId;
-use super::qp::{QueuePair, Tag};
+use super::qp::{Awaited, QueuePair, Tag};
 
 /// Where a connection is on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +89,24 @@ impl Conn {
         matches!(
             self.state,
             State::Connecting { .. } | State::Accepting { .. } | State::Established
+        )
+    }
+
+    /// What the user waits for; all that there is once it ends.
+    pub(super) fn awaited(&self) -> Awaited {
+        let Some(qp) = &self.qp else { return Awaited::default() };
+        match self.state {
+            State::Closing { .. } => Awaited { sends: 0, others: 1 },
+            State::Dead => Awaited::default(),
+            _ => qp.awaited(),
+        }
+    }
+
+    /// Whether it is being set up: events of it are due soon.
+    pub(super) fn is_starting(&self) -> bool {
+        matches!(
+            self.state,
+            State::Resolving { .. } | State::Connecting { .. } | State::Accepting { .. }
         )
     }
 

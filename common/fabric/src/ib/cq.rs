@@ -10,6 +10,9 @@ use rdma_sys::{ibv_comp_channel, ibv_context, ibv_cq, ibv_wc};
 
 use super::cm::set_nonblocking;
 
+/// Entries of the first completion queue; each further one has twice as many as the one before.
+const FIRST_CQ: u32 = 2048;
+const LARGEST_CQ: u32 = 1 << 16;
 /// Completions taken at a time.
 pub(super) const BATCH: usize = 32;
 
@@ -76,7 +79,9 @@ pub(super) struct Cq {
     capacity: u32,
     promised: u32,
     leaving: u32,
-    pub(super) armed: bool,
+    armed: bool,
+    /// Entries were taken since it was armed: it has fired, or may have.
+    taken: bool,
 }
 
 // SAFETY: as for `CompChannel`.
@@ -102,14 +107,14 @@ impl Cq {
             )
         };
         let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
-        Ok(Self { raw, capacity, promised: 0, leaving: 0, armed: false })
+        Ok(Self { raw, capacity, promised: 0, leaving: 0, armed: false, taken: false })
     }
 
     pub(super) fn as_ptr(&self) -> *mut ibv_cq {
         self.raw.as_ptr()
     }
 
-    pub(super) fn key(&self) -> CqKey {
+    fn key(&self) -> CqKey {
         CqKey(self.raw.as_ptr().addr())
     }
 
@@ -139,6 +144,7 @@ impl Cq {
         let count = unsafe { rdma_sys::ibv_poll_cq(self.raw.as_ptr(), room, into.as_mut_ptr()) };
         let count = usize::try_from(count)
             .map_err(|_| io::Error::other("the completion queue cannot be read"))?;
+        self.taken |= count > 0;
         if count < into.len() && self.leaving > 0 {
             self.unpromise(self.leaving);
             self.leaving = 0;
@@ -154,7 +160,7 @@ impl Cq {
         // SAFETY: a live queue.
         match unsafe { rdma_sys::ibv_req_notify_cq(self.raw.as_ptr(), 0) } {
             0 => {
-                self.armed = true;
+                (self.armed, self.taken) = (true, false);
                 Ok(())
             }
             errno => Err(io::Error::from_raw_os_error(errno)),
@@ -173,8 +179,92 @@ impl Drop for Cq {
     }
 }
 
+/// The completion queues of one kind of work queue. Only grows: not every device can resize one.
+#[derive(Debug, Default)]
+pub(super) struct Cqs(Vec<Cq>);
+
+impl Cqs {
+    /// Promises `entries` of a completion queue, which it makes if there is none with so much room,
+    /// twice as large as the one before. Says which.
+    ///
+    /// # Safety
+    /// Context and channel live longer than the queues.
+    pub(super) unsafe fn promise(
+        &mut self,
+        context: NonNull<ibv_context>,
+        channel: &CompChannel,
+        entries: u32,
+        limit: u32,
+    ) -> io::Result<usize> {
+        if let Some(place) = self.0.iter_mut().position(|cq| cq.promise(entries)) {
+            return Ok(place);
+        }
+        // SAFETY: by the caller's promise.
+        let mut cq =
+            unsafe { Cq::create(context, channel, capacity(self.0.len(), entries, limit))? };
+        cq.promise(entries);
+        self.0.push(cq);
+        Ok(self.0.len() - 1)
+    }
+
+    pub(super) fn get_mut(&mut self, place: usize) -> Option<&mut Cq> {
+        self.0.get_mut(place)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Cq> {
+        self.0.iter_mut()
+    }
+
+    /// Whether an event of one of them may be in the channel. One that is armed fires once, and then
+    /// has an entry.
+    pub(super) fn may_have_fired(&self) -> bool {
+        self.0.iter().any(|cq| cq.armed && cq.taken)
+    }
+
+    /// The event of one queue was taken from the channel.
+    pub(super) fn fired(&mut self, key: CqKey) {
+        for cq in self.0.iter_mut().filter(|cq| cq.key() == key) {
+            cq.armed = false;
+        }
+    }
+
+    /// Something woke us that showed nowhere else: maybe one of them.
+    pub(super) fn suspect(&mut self) {
+        for cq in &mut self.0 {
+            cq.taken = true;
+        }
+    }
+
+    /// Asks for an event with the next entry of each.
+    pub(super) fn arm(&mut self) -> io::Result<()> {
+        self.0.iter_mut().try_for_each(Cq::arm)
+    }
+}
+
+/// Entries of a device's next completion queue, when so many are there already.
+fn capacity(there: usize, entries: u32, limit: u32) -> u32 {
+    let number = u32::try_from(there).unwrap_or(u32::MAX);
+    let wanted = FIRST_CQ.checked_shl(number).unwrap_or(LARGEST_CQ).min(LARGEST_CQ);
+    wanted.max(entries).min(limit).max(entries)
+}
+
 /// Room for [`Cq::poll`].
 pub(super) fn room() -> Box<[ibv_wc]> {
     // SAFETY: a structure of integers, for which zero is a value.
     (0..BATCH).map(|_| unsafe { core::mem::zeroed() }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn completion_queues_double() {
+        assert_eq!(capacity(0, 10, 1 << 20), FIRST_CQ);
+        assert_eq!(capacity(3, 10, 1 << 20), 8 * FIRST_CQ);
+        assert_eq!(capacity(40, 10, 1 << 20), LARGEST_CQ);
+        // What a queue pair needs, and what a device can do.
+        assert_eq!(capacity(0, 5000, 1 << 20), 5000);
+        assert_eq!(capacity(3, 10, 3000), 3000);
+    }
 }

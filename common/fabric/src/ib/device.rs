@@ -10,12 +10,10 @@ use lariat_roce::verbs::DeviceLimits;
 use rdma_sys::{ibv_context, ibv_device_cap_flags, ibv_port_state, ibv_transport_type};
 
 use super::cm::{CmId, EventChannel, IdKey};
-use super::cq::{CompChannel, Cq};
+use super::cq::{CompChannel, Cqs};
+use super::hold::Hold;
 use super::news::NewsChannel;
 
-/// Entries of the first completion queue; each further one has twice as many as the one before.
-const FIRST_CQ: u32 = 2048;
-const LARGEST_CQ: u32 = 1 << 16;
 /// Outstanding requests of a queue at most: their numbers have 16 bits, and a completion queue has
 /// to hold both queues of a queue pair with room to spare.
 const MAX_DEPTH: u32 = 1 << 13;
@@ -39,12 +37,16 @@ pub(super) struct Abilities {
 /// The order of the fields is the order in which they are destroyed.
 #[derive(Debug)]
 pub(super) struct Device {
-    pub(super) cqs: Vec<Cq>,
+    /// Of send queues, and of receive queues: these wake for each message, those only when somebody
+    /// waits for the end of what was sent.
+    pub(super) send_cqs: Cqs,
+    pub(super) receive_cqs: Cqs,
     pub(super) channel: CompChannel,
     pub(super) news: NewsChannel,
     context: NonNull<ibv_context>,
     pub(super) name: String,
     pub(super) abilities: Abilities,
+    hold: Hold,
     /// Keeps librdmacm from closing the device as long as this value lives.
     anchor: CmId,
 }
@@ -142,15 +144,26 @@ impl Device {
             iwarp,
         };
         // SAFETY: the anchor keeps the context alive; it is dropped last.
-        let (channel, news, name) = unsafe {
-            (CompChannel::create(context)?, NewsChannel::new(context)?, name_of(context))
+        let (channel, news, hold, name) = unsafe {
+            (
+                CompChannel::create(context)?,
+                NewsChannel::new(context)?,
+                Hold::new(context),
+                name_of(context),
+            )
         };
         tracing::debug!(device = name, ?abilities, "RDMA device opened");
-        Ok(Self { cqs: Vec::new(), channel, news, context, name, abilities, anchor })
+        let (send_cqs, receive_cqs) = (Cqs::default(), Cqs::default());
+        Ok(Self { send_cqs, receive_cqs, channel, news, context, name, abilities, hold, anchor })
     }
 
     pub(super) fn context(&self) -> NonNull<ibv_context> {
         self.context
+    }
+
+    /// It is gone: whoever of this process drops it last closes it.
+    pub(super) fn removed(&self) {
+        self.hold.removed();
     }
 
     pub(super) fn anchor(&self) -> IdKey {
@@ -172,20 +185,35 @@ impl Device {
         }
     }
 
-    /// Promises `entries` of a completion queue, which it makes if there is none with so much room.
-    ///
-    /// Queues are not resized: not all devices can, and doubling keeps them few.
-    pub(super) fn promise(&mut self, entries: u32) -> io::Result<usize> {
-        if let Some(place) = self.cqs.iter_mut().position(|cq| cq.promise(entries)) {
-            return Ok(place);
+    /// Promises entries of completion queues for a send queue and a receive queue of these depths.
+    /// Says which.
+    pub(super) fn promise(&mut self, sends: u32, receives: u32) -> io::Result<(usize, usize)> {
+        let Self { send_cqs, receive_cqs, context, channel, abilities, .. } = self;
+        // SAFETY: the anchor keeps the context alive; the channel is destroyed after the queues.
+        let send = unsafe { send_cqs.promise(*context, channel, sends, abilities.max_cqe)? };
+        // SAFETY: as above.
+        let receive =
+            unsafe { receive_cqs.promise(*context, channel, receives, abilities.max_cqe) };
+        if receive.is_err()
+            && let Some(cq) = send_cqs.get_mut(send)
+        {
+            cq.unpromise(sends);
         }
-        let number = u32::try_from(self.cqs.len()).unwrap_or(u32::MAX);
-        let wanted = FIRST_CQ.checked_shl(number).unwrap_or(LARGEST_CQ).min(LARGEST_CQ);
-        let capacity = wanted.max(entries).min(self.abilities.max_cqe).max(entries);
-        // SAFETY: the anchor keeps the context alive; the channel is destroyed after the queue.
-        let mut cq = unsafe { Cq::create(self.context, &self.channel, capacity)? };
-        cq.promise(entries);
-        self.cqs.push(cq);
-        Ok(self.cqs.len() - 1)
+        Ok((send, receive?))
+    }
+
+    /// Asks for a wake-up with the next message, and if somebody waits for it with the next end of
+    /// what was sent. Look once more afterwards.
+    pub(super) fn arm(&mut self, sends_too: bool) {
+        // Each look into the channel is a system call.
+        while self.send_cqs.may_have_fired() || self.receive_cqs.may_have_fired() {
+            let Some(fired) = self.channel.next() else { break };
+            self.send_cqs.fired(fired);
+            self.receive_cqs.fired(fired);
+        }
+        let sends = if sends_too { self.send_cqs.arm() } else { Ok(()) };
+        if let Err(error) = sends.and_then(|()| self.receive_cqs.arm()) {
+            tracing::error!(device = self.name, %error, "no wake-up can be asked for");
+        }
     }
 }

@@ -451,6 +451,7 @@ impl IbFabric {
     pub(super) fn lose_device(&mut self, place: usize) {
         let Some(device) = self.devices.get_mut(place).and_then(Option::take) else { return };
         tracing::warn!(device = device.name, "the RDMA device went away");
+        device.removed();
         let on_it = self.conns.iter().filter(|(_, conn)| conn.device == Some(place));
         let slots: Vec<usize> = on_it.map(|(slot, _)| slot).collect();
         for slot in slots {

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 
 use lariat_roce::time::Timestamp;
 use lariat_roce::verbs::{CmEvent, ConnId, DisconnectReason, QpConfig, WcStatus, WorkCompletion};
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use rdma_sys::{ibv_context, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_type, ibv_wc};
 use slab::Slab;
 
@@ -59,6 +59,13 @@ pub struct IbFabric {
     pub(super) connecting: Vec<usize>,
     pub(super) next_cm_look: Timestamp,
     pub(super) next_news_look: Timestamp,
+    /// Armed then, and not polled at a later time yet.
+    pub(super) armed_at: Option<Timestamp>,
+    /// How often it was armed since connection events were looked for.
+    pub(super) arms: u8,
+    /// SENDs are outstanding, nobody is to be woken for their ends alone, and none has come: look
+    /// then.
+    pub(super) send_look: Option<Timestamp>,
     pub(super) next_revival: Timestamp,
     pub(super) counters: FabricCounters,
 }
@@ -104,6 +111,9 @@ impl IbFabric {
             connecting: Vec::new(),
             next_cm_look: Timestamp::ZERO,
             next_news_look: Timestamp::ZERO,
+            armed_at: None,
+            arms: 0,
+            send_look: None,
             next_revival: Timestamp::ZERO,
             counters: FabricCounters::default(),
         })
@@ -244,9 +254,9 @@ impl IbFabric {
         // Room for unsignalled requests that are over but not yet known to be.
         let sends = (config.max_send + (config.max_send / 2).max(16)).min(limit);
         let receives = config.max_recv.max(1);
-        let promised = sends + receives;
-        let cq_place = device.promise(promised).map_err(QpError::Io)?;
-        let cq = device.cqs.get_mut(cq_place).ok_or(StaleHandle { what: "completion queue" })?;
+        let (send_cq, receive_cq) = device.promise(sends, receives).map_err(QpError::Io)?;
+        let cqs = device.send_cqs.get_mut(send_cq).zip(device.receive_cqs.get_mut(receive_cq));
+        let cqs = cqs.ok_or(StaleHandle { what: "completion queue" })?;
         let sge = device.abilities.max_sge.min(2);
         let mut made = Err(io::ErrorKind::Unsupported.into());
         let mut max_inline = 0;
@@ -254,8 +264,8 @@ impl IbFabric {
             let inline = inline.min(self.config.max_inline_bytes);
             // SAFETY: a structure of integers and pointers, for which zero is a value.
             let mut attributes: ibv_qp_init_attr = unsafe { core::mem::zeroed() };
-            attributes.send_cq = cq.as_ptr();
-            attributes.recv_cq = cq.as_ptr();
+            attributes.send_cq = cqs.0.as_ptr();
+            attributes.recv_cq = cqs.1.as_ptr();
             attributes.qp_type = ibv_qp_type::IBV_QPT_RC;
             attributes.cap = ibv_qp_cap {
                 max_send_wr: sends,
@@ -274,14 +284,15 @@ impl IbFabric {
         let raw = match made.map(|()| conn.id.queue_pair()) {
             Ok(Some(raw)) => raw,
             other => {
-                cq.unpromise(promised);
+                cqs.0.unpromise(sends);
+                cqs.1.unpromise(receives);
                 let nothing = || io::ErrorKind::NotFound.into();
                 return Err(QpError::Io(other.err().unwrap_or_else(nothing)));
             }
         };
         let max_inline_invalidate = if device.abilities.iwarp { 0 } else { max_inline };
         let sizes =
-            Sizes { sends, receives, max_inline, max_inline_invalidate, cq: cq_place, promised };
+            Sizes { sends, receives, max_inline, max_inline_invalidate, send_cq, receive_cq };
         let slot_number = u16::try_from(slot).map_err(|_| stale())?;
         // SAFETY: the queue pair is destroyed by `drop_qp`, after this value, or with the identifier.
         let qp = unsafe {
@@ -299,9 +310,14 @@ impl IbFabric {
         conn.id.destroy_qp();
         if let Some((qp, place)) = qp.zip(conn.device)
             && let Some(device) = self.devices.get_mut(place).and_then(Option::as_mut)
-            && let Some(cq) = device.cqs.get_mut(qp.sizes.cq)
         {
-            cq.leave(qp.sizes.promised);
+            let Sizes { sends, receives, send_cq, receive_cq, .. } = qp.sizes;
+            if let Some(cq) = device.send_cqs.get_mut(send_cq) {
+                cq.leave(sends);
+            }
+            if let Some(cq) = device.receive_cqs.get_mut(receive_cq) {
+                cq.leave(receives);
+            }
         }
     }
 
@@ -311,12 +327,12 @@ impl IbFabric {
         budget: usize,
         completions: &mut Vec<WorkCompletion>,
     ) {
-        let Self { devices, conns, room, broken, counters, .. } = self;
+        let Self { devices, conns, room, broken, counters, send_look, .. } = self;
         let mut left = budget.max(1);
         let mut failed = None;
         for (place, device) in devices.iter_mut().enumerate() {
             let Some(device) = device else { continue };
-            for cq in &mut device.cqs {
+            for cq in device.send_cqs.iter_mut().chain(device.receive_cqs.iter_mut()) {
                 while left > 0 {
                     let asked = left.min(cq::BATCH);
                     let Some(room) = room.get_mut(..asked) else { break };
@@ -332,6 +348,9 @@ impl IbFabric {
                     counters.completions += count as u64;
                     for wc in room.iter().take(count) {
                         let tag = Tag::from_bits(wc.wr_id);
+                        if !tag.receive {
+                            *send_look = None;
+                        }
                         let conn = conns.get_mut(usize::from(tag.slot));
                         // Of a queue pair that is gone, if not.
                         let Some(conn) = conn.filter(|conn| conn.generation == tag.generation)
@@ -361,6 +380,11 @@ impl IbFabric {
         if let Some(place) = failed {
             self.lose_device(place);
         }
+    }
+
+    /// Whether one of the descriptors that wake us has something.
+    pub(super) fn is_readable(&self) -> bool {
+        self.epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO) != Ok(0)
     }
 
     pub(super) fn earliest_deadline(&self) -> Timestamp {

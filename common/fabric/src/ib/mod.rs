@@ -16,6 +16,7 @@ mod device;
 mod events;
 mod fabric;
 mod group;
+mod hold;
 mod inventory;
 mod memory;
 mod mr;

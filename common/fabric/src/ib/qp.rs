@@ -160,9 +160,9 @@ pub(super) struct Sizes {
     pub(super) max_inline: u32,
     /// The same for SEND with Invalidate: Soft-iWARP takes none of these.
     pub(super) max_inline_invalidate: u32,
-    /// Which completion queue of the device, and how much of it.
-    pub(super) cq: usize,
-    pub(super) promised: u32,
+    /// Which completion queues of the device have its sends and receives.
+    pub(super) send_cq: usize,
+    pub(super) receive_cq: usize,
 }
 
 impl Sizes {
@@ -175,6 +175,35 @@ impl Sizes {
             _ => self.max_inline,
         };
         most > 0 && length <= most
+    }
+}
+
+/// Outstanding send requests whose end is to be told.
+///
+/// With an RDMA READ or WRITE somebody waits for that. A SEND has done its work at the peer, and its
+/// end only frees memory here: whoever sleeps is not woken for it at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Awaited {
+    pub(super) sends: u32,
+    pub(super) others: u32,
+}
+
+impl Awaited {
+    fn of(&mut self, entry: &Entry) -> Option<&mut u32> {
+        let count = if entry.opcode == WcOpcode::Send { &mut self.sends } else { &mut self.others };
+        entry.signaled.then_some(count)
+    }
+
+    fn begun(&mut self, entry: &Entry) {
+        if let Some(count) = self.of(entry) {
+            *count += 1;
+        }
+    }
+
+    fn over(&mut self, entry: &Entry) {
+        if let Some(count) = self.of(entry) {
+            *count = count.saturating_sub(1);
+        }
     }
 }
 
@@ -191,6 +220,8 @@ pub(super) struct QueuePair {
     /// Unsignalled requests since the last signalled one, and how many may be.
     quiet: u32,
     max_quiet: u32,
+    /// What the user waits for among `sends`.
+    awaited: Awaited,
     /// Every request is announced, whatever the user says (iWARP). Soft-iWARP completes others before
     /// an RDMA READ; and what is not to be announced it sends out of our memory, through TCP, long
     /// after the completion of a later request has said that the memory is ours again.
@@ -221,6 +252,7 @@ impl QueuePair {
             pending: Vec::with_capacity(sizes.sends as usize),
             quiet: 0,
             max_quiet: (sizes.sends / 4).max(1),
+            awaited: Awaited::default(),
             announces_all: iwarp,
         }
     }
@@ -237,6 +269,7 @@ impl QueuePair {
     ) -> Result<(), PostErrorKind> {
         let announced = entry.signaled || self.announces_all || self.quiet + 1 >= self.max_quiet;
         let sequence = self.sends.push(entry, announced)?;
+        self.awaited.begun(&entry);
         request.tag = Tag { sequence, ..self.tag }.to_bits();
         self.quiet = if announced { 0 } else { self.quiet + 1 };
         if announced {
@@ -344,7 +377,17 @@ impl QueuePair {
     /// What the user said about a request that is over. Sends before it are over as well. `None`: it
     /// is not known (any more).
     pub(super) fn retire(&mut self, tag: Tag) -> Option<Entry> {
-        if tag.receive { &mut self.receives } else { &mut self.sends }.retire(tag.sequence)
+        if tag.receive {
+            return self.receives.retire(tag.sequence);
+        }
+        let entry = self.sends.retire(tag.sequence)?;
+        self.awaited.over(&entry);
+        Some(entry)
+    }
+
+    /// What the user waits for.
+    pub(super) fn awaited(&self) -> Awaited {
+        self.awaited
     }
 
     /// Whether the device owes no completion any more.
@@ -355,6 +398,7 @@ impl QueuePair {
     /// Forgets what is outstanding: sends in order, then receives.
     pub(super) fn abandon(&mut self, mut each: impl FnMut(Entry)) {
         self.pending.clear();
+        self.awaited = Awaited::default();
         for ring in [&mut self.sends, &mut self.receives] {
             ring.abandon(&mut each);
         }
@@ -409,8 +453,8 @@ mod tests {
             receives: 1,
             max_inline: 64,
             max_inline_invalidate: 0,
-            cq: 0,
-            promised: 2,
+            send_cq: 0,
+            receive_cq: 0,
         };
         use ibv_wr_opcode::{
             IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND, IBV_WR_SEND_WITH_INV,
@@ -420,6 +464,22 @@ mod tests {
         assert!(!sizes.inline(IBV_WR_SEND_WITH_INV, 16));
         sizes.max_inline_invalidate = 64;
         assert!(sizes.inline(IBV_WR_SEND_WITH_INV, 16));
+    }
+
+    #[test]
+    fn only_what_is_told_is_awaited() {
+        let entry = |opcode, signaled| Entry { wr_id: 0, opcode, signaled, length: 0 };
+        let mut awaited = Awaited::default();
+        for signaled in [true, false] {
+            for opcode in [WcOpcode::Send, WcOpcode::Read, WcOpcode::Write] {
+                awaited.begun(&entry(opcode, signaled));
+            }
+        }
+        assert_eq!(awaited, Awaited { sends: 1, others: 2 });
+        awaited.over(&entry(WcOpcode::Write, false));
+        awaited.over(&entry(WcOpcode::Send, true));
+        awaited.over(&entry(WcOpcode::Read, true));
+        assert_eq!(awaited, Awaited { sends: 0, others: 1 });
     }
 
     #[test]

@@ -22,7 +22,7 @@ use super::fabric::{IbFabric, stale};
 use super::group::{Member, Refusal};
 use super::inventory;
 use super::memory::Regions;
-use super::qp::Prepared;
+use super::qp::{Awaited, Prepared};
 use super::ring::Entry;
 use crate::error::{CmError, ListenError, QpError, RegisterError, ResolveError, StaleHandle};
 use crate::fabric::{Armed, Fabric, FabricCounters};
@@ -32,8 +32,14 @@ use crate::memory::Memory;
 const MAX_CONNECT_DATA: usize = 56;
 const MAX_ACCEPT_DATA: usize = 196;
 const MAX_REJECT_DATA: usize = 148;
-/// Looking for connection events is a system call: not in every poll.
-const CM_INTERVAL: Duration = Duration::from_micros(50);
+/// Looking for connection events is a system call: not in every poll. More often while connections are
+/// set up.
+const CM_INTERVAL: Duration = Duration::from_millis(1);
+const CM_INTERVAL_STARTING: Duration = Duration::from_micros(50);
+/// So many sleeps that completions ended may pass without a look.
+const MAX_ARMS: u8 = 16;
+/// How long the end of a SEND may lie in its completion queue while the thread sleeps.
+const SEND_LOOK: Duration = Duration::from_millis(1);
 /// As rarely as that while the thread does not sleep: a device says seldom something unasked.
 const NEWS_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -381,11 +387,23 @@ impl Fabric for IbFabric {
     ) {
         completions.append(&mut self.backlog);
         self.take_completions(budget, completions);
-        if now >= self.next_cm_look {
-            self.next_cm_look = now + CM_INTERVAL;
-            self.take_events(now);
+        // A sleep that no completion explains ended by something else. (Events that come with
+        // completions end the next sleep at once.)
+        let woken = self.armed_at.take_if(|at| now > *at).is_some();
+        let unexplained = woken && completions.is_empty() && self.is_readable();
+        if unexplained {
+            for device in self.devices.iter_mut().flatten() {
+                device.send_cqs.suspect();
+                device.receive_cqs.suspect();
+            }
         }
-        if now >= self.next_news_look {
+        if unexplained || now >= self.next_cm_look {
+            self.arms = 0;
+            self.take_events(now);
+            let starting = self.conns.iter().any(|(_, conn)| conn.is_starting());
+            self.next_cm_look = now + if starting { CM_INTERVAL_STARTING } else { CM_INTERVAL };
+        }
+        if unexplained || now >= self.next_news_look {
             self.next_news_look = now + NEWS_INTERVAL;
             self.take_news();
         }
@@ -411,30 +429,38 @@ impl Fabric for IbFabric {
 
     fn arm(&mut self, now: Timestamp) -> Armed {
         self.flush(now);
+        let mut awaited = Awaited::default();
+        for (_, conn) in &self.conns {
+            let one = conn.awaited();
+            awaited.sends |= one.sends;
+            awaited.others |= one.others;
+        }
+        if awaited.others > 0 || awaited.sends == 0 {
+            self.send_look = None;
+        } else if self.send_look.is_none() {
+            self.send_look = Some(now + SEND_LOOK);
+        }
+        let overdue = self.send_look.is_some_and(|at| now >= at);
         for device in self.devices.iter_mut().flatten() {
-            while let Some(fired) = device.channel.next() {
-                for cq in device.cqs.iter_mut().filter(|cq| cq.key() == fired) {
-                    cq.armed = false;
-                }
-            }
-            for cq in &mut device.cqs {
-                if let Err(error) = cq.arm() {
-                    tracing::error!(device = device.name, %error, "no wake-up can be asked for");
-                }
-            }
+            device.arm(awaited.others > 0 || overdue);
         }
         // What came before the queues were armed wakes nobody.
         let mut backlog = core::mem::take(&mut self.backlog);
         self.take_completions(cq::BATCH, &mut backlog);
         self.backlog.append(&mut backlog);
-        self.take_events(now);
-        self.take_news();
-        self.next_cm_look = Timestamp::ZERO;
-        self.next_news_look = Timestamp::ZERO;
+        // Connection events and news that are there end the sleep at once.
+        self.armed_at = Some(now);
+        self.arms = self.arms.saturating_add(1);
+        if self.arms < MAX_ARMS {
+            self.next_cm_look = self.next_cm_look.max(now + CM_INTERVAL);
+        }
         let ready = !self.backlog.is_empty() || !self.outbox.is_empty() || !self.broken.is_empty();
         let mut until = self.earliest_deadline();
         if self.member.lacks_listeners() {
             until = until.min(self.next_revival);
+        }
+        if let Some(look) = self.send_look.filter(|_| !overdue) {
+            until = until.min(look);
         }
         if ready || until <= now { Armed::Ready } else { Armed::Until(until) }
     }

@@ -1,0 +1,135 @@
+# Where the time goes with the kernel's host on one Soft-RoCE device, with the kernel's target and with
+# lariatd: rates, system calls and sleeps per request, and profiles of the guest. LAB_OUT/profile has it all.
+# limit: 900
+# run: by name
+. "$(dirname "$0")/lib.sh"
+
+# Another lariatd to compare with may stand in LAB_OUT/other.
+seconds=${LAB_SECONDS:-3} rounds=2
+out=$LAB_OUT/profile
+rm -rf "$out" && mkdir -p "$out"
+address=10.9.0.1
+
+nvmet() {
+    local root=/sys/kernel/config/nvmet
+    local subsystem=$root/subsystems/$KERNEL_NQN port=$root/ports/9
+    mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
+    modprobe null_blk nr_devices=1 queue_mode=2 irqmode=0 bs=512 gb=1 &&
+        mkdir "$subsystem" && echo 1 >"$subsystem/attr_allow_any_host" &&
+        mkdir "$subsystem/namespaces/1" && echo /dev/nullb0 >"$subsystem/namespaces/1/device_path" &&
+        echo 1 >"$subsystem/namespaces/1/enable" && mkdir "$port" && echo rdma >"$port/addr_trtype" &&
+        echo ipv4 >"$port/addr_adrfam" && echo $address >"$port/addr_traddr" &&
+        echo 4422 >"$port/addr_trsvcid" && ln -s "$subsystem" "$port/subsystems/"
+}
+
+# lariatd NAME FOLDER PORT
+lariatd() {
+    cat >"$WORK/$1.toml" <<TOML
+[[listener]]
+address = "$address"
+port = $3
+fabric = "ib"
+[[subsystem]]
+nqn = "$NQN-$1"
+allow_any_host = true
+[[subsystem.namespace]]
+nsid = 1
+backend = { type = "null", size = "256MiB" }
+[target]
+reactors = 1
+TOML
+    lariatd_log=$WORK/lariatd-$1.log
+    "$2/lariatd" --config "$WORK/$1.toml" >"$lariatd_log" 2>&1 &
+    pids[$1]=$!
+    until_true 30 grep -qx ready "$lariatd_log"
+}
+declare -A pids=() nqns=()
+
+connect() {
+    nvme connect -t rdma -a $address -s "$2" -n "$1" -q $HOST_NQN -I $HOST_ID --nr-io-queues=2 &&
+        until_true 20 device_ready "$1"
+}
+
+# job DEVICE RW DEPTH: fio; prints requests, IOPS, latency: mean and median in us.
+job() {
+    fio --name=job --filename="$1" --rw="$2" --bs=4k --iodepth="$3" --runtime="$seconds" --ioengine=io_uring \
+        --direct=1 --time_based --size=256m --randrepeat=0 --norandommap --output-format=json >"$WORK/fio.json" 2>/dev/null
+    awk '/^ *"total_ios"/ { gsub(/[^0-9]/, "", $3); if ($3 > n) n = $3 }
+        /^ *"iops" / { v = $3 + 0; if (v > iops) iops = v }
+        /"lat_ns"/ { lat = 1 } lat && /"mean"/ { if ($3 / 1000 > mean) mean = $3 / 1000; lat = 0 }
+        /"50.000000"/ { if ($3 / 1000 > half) half = $3 / 1000 }
+        END { printf "%d %d %d %d\n", n, iops, mean, half }' "$WORK/fio.json"
+}
+busy() { awk '/^cpu / { print $2 + $3 + $4 + $7 + $8 + $9 }' /proc/stat; }
+thread() { local t; for t in /proc/"$1"/task/*; do grep -q reactor "$t/comm" && basename "$t" && return; done; }
+calls=(write read ioctl io_uring_enter sched_yield epoll_wait clock_gettime)
+
+# measure NAME RW DEPTH
+measure() {
+    local d thread before after requests events=''
+    d=$(device "${nqns[$1]}")
+    if [ "${pids[$1]}" != 0 ]; then
+        thread=$(thread "${pids[$1]}")
+        for call in "${calls[@]}"; do events+="${events:+,}syscalls:sys_enter_$call"; done
+        perf stat -x, -o "$WORK/stat" -e "$events,context-switches" -t "$thread" &
+        stat=$!
+        sleep 0.5
+        before=$(cut -d' ' -f1 "/proc/${pids[$1]}/task/$thread/schedstat")
+    fi
+    local at
+    at=$(busy)
+    requests=$(job "$d" "$2" "$3")
+    echo "$1 $2 $3: $requests (requests, IOPS, mean and median us), guest ticks $(($(busy) - at))"
+    [ "${pids[$1]}" = 0 ] && return
+    after=$(cut -d' ' -f1 "/proc/${pids[$1]}/task/$thread/schedstat")
+    kill -INT $stat
+    wait $stat
+    echo "    $(((after - before) / 1000 / ${requests%% *})) us of the reactor's thread per request"
+    awk -F, -v n="${requests%% *}" '$1 ~ /^[0-9]+$/ { printf "    %-32s %6.2f per request\n", $3, $1 / n }' "$WORK/stat"
+}
+
+# profile NAME RW DEPTH
+profile() {
+    local name=$1-$2-$3 d
+    d=$(device "${nqns[$1]}")
+    job "$d" "$2" "$3" &
+    sleep 2
+    perf record -q -a -e cpu-clock -c 250000 -o "$WORK/perf.data" -- sleep 2 >/dev/null 2>&1
+    wait %%
+    perf report -i "$WORK/perf.data" --sort comm --stdio 2>/dev/null | grep -v '^#' | grep . | head -n 12
+    perf report -i "$WORK/perf.data" --sort comm,dso,symbol --stdio 2>/dev/null | grep -v '^#' | grep . >"$out/perf-$name"
+    head -n 30 "$out/perf-$name"
+}
+
+must 'networks with Soft-RoCE' networks 4500
+echo "clock source: $(cat /sys/devices/system/clocksource/clocksource0/current_clocksource)"
+must 'nvmet' nvmet
+nqns[nvmet]=$KERNEL_NQN pids[nvmet]=0
+peers=(nvmet lariatd)
+must 'lariatd' lariatd lariatd "$LAB_BIN" 4420
+nqns[lariatd]=$NQN-lariatd
+if [ -x "$LAB_OUT/other/lariatd" ]; then
+    must 'another lariatd' lariatd other "$LAB_OUT/other" 4421
+    nqns[other]=$NQN-other
+    peers+=(other)
+    must 'its host' connect "${nqns[other]}" 4421
+fi
+must 'the host with nvmet' connect "$KERNEL_NQN" 4422
+must 'the host with lariatd' connect "${nqns[lariatd]}" 4420
+for depth in 1 32; do
+    for rw in randread randwrite; do
+        for ((round = 0; round < rounds; round++)); do
+            for peer in "${peers[@]}"; do
+                check "round $round, $peer, $rw $depth" measure "$peer" $rw $depth
+                cat "$WORK/output"
+            done
+        done
+    done
+done
+for peer in "${peers[@]}"; do
+    for depth in 1 32; do
+        check "profile: $peer, depth $depth" profile "$peer" randread $depth
+        cat "$WORK/output"
+    done
+done
+finish
