@@ -1,5 +1,4 @@
 # What devices say of their ports is told, and a device that goes away under connections is let go.
-# run: by name
 # limit: 240
 . "$(dirname "$0")/lib.sh"
 

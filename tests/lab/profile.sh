@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 
 # Another lariatd to compare with may stand in LAB_OUT/other.
-seconds=${LAB_SECONDS:-3} rounds=2
+seconds=2 rounds=2
 out=$LAB_OUT/profile
 rm -rf "$out" && mkdir -p "$out"
 address=10.9.0.1
@@ -101,6 +101,7 @@ profile() {
     head -n 30 "$out/perf-$name"
 }
 
+must 'perf is there' command -v perf
 must 'networks with Soft-RoCE' networks 4500
 echo "clock source: $(cat /sys/devices/system/clocksource/clocksource0/current_clocksource)"
 must 'nvmet' nvmet
