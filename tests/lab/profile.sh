@@ -117,6 +117,12 @@ if [ -x "$LAB_OUT/other/lariatd" ]; then
 fi
 must 'the host with nvmet' connect "$KERNEL_NQN" 4422
 must 'the host with lariatd' connect "${nqns[lariatd]}" 4420
+for peer in "${peers[@]}"; do
+    for depth in 1 32; do
+        check "profile: $peer, depth $depth" profile "$peer" randread $depth
+        cat "$WORK/output"
+    done
+done
 for depth in 1 32; do
     for rw in randread randwrite; do
         for ((round = 0; round < rounds; round++)); do
@@ -125,12 +131,6 @@ for depth in 1 32; do
                 cat "$WORK/output"
             done
         done
-    done
-done
-for peer in "${peers[@]}"; do
-    for depth in 1 32; do
-        check "profile: $peer, depth $depth" profile "$peer" randread $depth
-        cat "$WORK/output"
     done
 done
 finish
