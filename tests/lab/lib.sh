@@ -1,6 +1,7 @@
 # What the lab's scenarios share. Sourced by each of them, in a guest that has no network but what
 # `networks` makes. The harness gives LAB_BIN (where lariat and lariatd are) and LAB_OUT (a folder
-# that outlives the guest), and LAB_PATIENCE (what to multiply time limits with).
+# that outlives the guest), LAB_PATIENCE (what to multiply time limits with), and LAB_STEADY (1: the
+# guest's clock counts instructions).
 #
 #   root namespace   h0  10.9.0.1 / fd09::1   the kernel's side: rxe0 on h0
 #   namespace "peer" t0  10.9.0.2 / fd09::2   ours: no rxe, so that UDP 4791 is free for `soft`

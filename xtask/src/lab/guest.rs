@@ -158,7 +158,9 @@ impl Guest {
             .map(|part| format!("{}='{}' ", part.variable, part.path.display()))
             .collect();
         let line = format!(
-            "echo {STARTED}; {parts}LAB_PATIENCE={:.0} LAB_BIN='{}' LAB_OUT='{}' bash '{}' 2>&1",
+            "echo {STARTED}; {parts}LAB_STEADY={} LAB_PATIENCE={:.0} LAB_BIN='{}' LAB_OUT='{}' bash \
+             '{}' 2>&1",
+            u8::from(self.steady),
             // A steady clock already is as slow as the machine.
             if self.steady { 1.0 } else { patience.ceil() },
             self.binaries.display(),
