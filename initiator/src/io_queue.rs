@@ -63,7 +63,6 @@ impl RawData {
 struct Ticket {
     user_data: u64,
     buffer: Option<Buffer>,
-    is_read: bool,
 }
 
 /// An I/O queue. See the module. Dropping it disconnects politely, within the configured time.
@@ -75,8 +74,6 @@ pub struct IoQueue {
     tickets: Vec<Ticket>,
     free: Vec<u32>,
     depth: u32,
-    /// Outstanding requests that are no reads.
-    others: u32,
     patience: Patience,
 }
 
@@ -141,8 +138,8 @@ impl IoQueue {
         let free = (0..depth).rev().collect();
         let shared = Arc::clone(shared);
         let regions = Vec::new();
-        let (others, patience) = (0, Patience::default());
-        Ok(Self { shared, cell, qid, regions, tickets, free, depth, others, patience })
+        let patience = Patience::default();
+        Ok(Self { shared, cell, qid, regions, tickets, free, depth, patience })
     }
 
     /// The queue's identifier.
@@ -328,7 +325,7 @@ impl IoQueue {
             (RawData::ToController(_), Some(reference)) => Transfer::ToController(reference),
             _ => Transfer::None,
         };
-        self.enqueue(user_data, data.into_buffer(), false, |now, lane, ticket| {
+        self.enqueue(user_data, data.into_buffer(), |now, lane, ticket| {
             lane.block.submit_raw(now, lane.member.fabric.as_ref(), command, transfer, ticket)
         })
     }
@@ -350,8 +347,7 @@ impl IoQueue {
             Ok(request) => request,
             Err(error) => return Err(RejectedIo { error, buffer }),
         };
-        let is_read = operation == Operation::Read;
-        self.enqueue(user_data, buffer, is_read, |now, lane, ticket| {
+        self.enqueue(user_data, buffer, |now, lane, ticket| {
             lane.block.submit(now, lane.member.fabric.as_ref(), &request, ticket)
         })
     }
@@ -372,7 +368,6 @@ impl IoQueue {
         &mut self,
         user_data: u64,
         buffer: Option<Buffer>,
-        is_read: bool,
         send: impl FnOnce(Timestamp, &mut Lane, u64) -> Result<(), SubmitError>,
     ) -> Result<(), RejectedIo> {
         let Some(ticket) = self.free.pop() else {
@@ -388,8 +383,7 @@ impl IoQueue {
             return Err(RejectedIo { error: error.into(), buffer });
         }
         if let Some(slot) = usize::try_from(ticket).ok().and_then(|at| self.tickets.get_mut(at)) {
-            *slot = Ticket { user_data, buffer, is_read };
-            self.others += u32::from(!is_read);
+            *slot = Ticket { user_data, buffer };
         }
         Ok(())
     }
@@ -424,11 +418,10 @@ impl IoQueue {
         while let Some(ended) = lane.block.poll_done() {
             let Ok(ticket) = u32::try_from(ended.user_data) else { continue };
             let slot = usize::try_from(ticket).ok().and_then(|at| self.tickets.get_mut(at));
-            let Some(Ticket { user_data, buffer, is_read }) = slot.map(std::mem::take) else {
+            let Some(Ticket { user_data, buffer }) = slot.map(std::mem::take) else {
                 continue;
             };
             self.free.push(ticket);
-            self.others = self.others.saturating_sub(u32::from(!is_read));
             let result = ended.result.map_err(IoError::from);
             done.push(IoCompletion { user_data, result, buffer, stages: ended.stages });
             count += 1;
@@ -443,9 +436,8 @@ impl IoQueue {
         let mut lane = lock(&cell.lane);
         let start = clock::now();
         let end = start + timeout;
-        let reads_alone = self.others == 0;
         let least = self.shared.options.spin;
-        let look_end = start + self.patience.limit(least, reads_alone);
+        let look_end = start + self.patience.limit(least);
         let yield_after = start + YIELD_AFTER;
         let mut now = start;
         cell.touch(now, &self.shared);
@@ -453,7 +445,7 @@ impl IoQueue {
         loop {
             let count = self.look(now, &mut lane, done);
             if count > 0 || self.outstanding() == 0 || now >= end {
-                if count > 0 && reads_alone {
+                if count > 0 {
                     self.patience.learn(least, now.since(start));
                 }
                 cell.touch(now, &self.shared);
@@ -464,7 +456,7 @@ impl IoQueue {
                 let until = end.min(now + LONGEST_SLEEP);
                 cell.back_at(until);
                 sleep_lane(&mut lane, cell.fds(), now, until);
-            } else if reads_alone && now > yield_after {
+            } else if now > yield_after {
                 // The target may need this very core.
                 std::thread::yield_now();
             } else {

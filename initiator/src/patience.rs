@@ -11,26 +11,26 @@ const LONGEST: Duration = Duration::from_micros(500);
 /// A waiting owner leaves its core to others only after so long: it costs a system call a turn.
 pub(crate) const YIELD_AFTER: Duration = Duration::from_micros(10);
 
-/// What a queue learned of its target's reads.
+/// What a queue learned of its target.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
     learned: Duration,
 }
 
 impl Patience {
-    /// How long to look. `least`: what the user wants in any case. A wait for reads alone is looked
-    /// through as far as such waits took lately; writes may take a core that looking occupies.
-    pub(crate) fn limit(&self, least: Duration, reads_alone: bool) -> Duration {
-        if reads_alone { self.learned.max(least) } else { least }
+    /// How long to look: as far as waits took lately. `least`: what the user wants in any case.
+    pub(crate) fn limit(&self, least: Duration) -> Duration {
+        self.learned.max(least)
     }
 
-    /// A wait for reads has ended after that time. Those that are usually answered soon are looked
-    /// for: to sleep would cost a wake-up each time.
+    /// A wait has ended after that time. What is usually answered soon is looked for: to sleep would
+    /// cost a wake-up each time.
     pub(crate) fn learn(&mut self, least: Duration, waited: Duration) {
         self.learned = if least.is_zero() || waited > LONGEST {
             Duration::ZERO
         } else {
-            (waited * 2).max(self.learned - self.learned / 8).min(LONGEST)
+            // A batch is one long wait and many short ones.
+            (waited * 2).max(self.learned - self.learned / 32).min(LONGEST)
         };
     }
 }
@@ -72,22 +72,23 @@ mod tests {
     }
 
     #[test]
-    fn reads_are_looked_for_as_long_as_they_usually_take() {
+    fn answers_are_looked_for_as_long_as_they_usually_take() {
         let mut patience = Patience::default();
-        assert_eq!(patience.limit(us(100), true), us(100));
-        patience.learn(us(100), us(120));
-        assert_eq!(
-            (patience.limit(us(100), true), patience.limit(us(100), false)),
-            (us(240), us(100))
-        );
+        assert_eq!(patience.limit(us(100)), us(100));
+        patience.learn(us(100), us(160));
+        assert_eq!(patience.limit(us(100)), us(320));
         patience.learn(us(100), us(3));
-        assert_eq!(patience.limit(us(100), true), us(210));
+        assert_eq!(patience.limit(us(100)), us(310), "one short wait does not undo that");
+        for _ in 0..60 {
+            patience.learn(us(100), us(3));
+        }
+        assert_eq!(patience.limit(us(100)), us(100));
         patience.learn(us(100), us(400));
-        assert_eq!(patience.limit(us(100), true), us(500));
+        assert_eq!(patience.limit(us(100)), us(500));
         patience.learn(us(100), us(501));
-        assert_eq!(patience.limit(us(100), true), us(100), "a slow target is slept through");
+        assert_eq!(patience.limit(us(100)), us(100), "a slow target is slept through");
         patience.learn(Duration::ZERO, us(120));
-        assert_eq!(patience.limit(Duration::ZERO, true), Duration::ZERO, "who never looks");
+        assert_eq!(patience.limit(Duration::ZERO), Duration::ZERO, "who never looks");
     }
 
     #[test]

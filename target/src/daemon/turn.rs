@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use lariat_fabric::{Armed, Fabric, Timestamp};
 
-use crate::storage::{AtWork, UringStorage};
+use crate::storage::UringStorage;
 use crate::transport::Reactor;
 
 /// The monotonic clock that all reactors share: the registry compares their times.
@@ -36,12 +36,10 @@ const YIELD_AFTER: Duration = Duration::from_micros(10);
 
 /// How long to poll on after the last work.
 ///
-/// To sleep for less than the disks take means to pay for the wake-up at every request, while their
-/// answer is known to come soon: as long as they read, polling goes on for twice the time that such
-/// waits took lately. Waits that are too long for that are slept through.
-///
-/// Not so for writes: a worker thread of the kernel ends them, maybe on this very core, and gets it
-/// when the reactor sleeps.
+/// To sleep for less than the disks take means to pay for the wake-up at every request (on a virtual
+/// machine some 35 us, and 20 us for who wakes), while their answer is known to come soon: as long as
+/// they work, polling goes on for twice the time that such waits took lately. Waits that are too long
+/// for that are slept through.
 ///
 /// Nor does it pay to poll for hosts that are known to be slower than that: where several waits in
 /// a row took far longer than polling goes on, the next ones are slept through nearly at once.
@@ -61,29 +59,33 @@ impl Patience {
     }
 
     /// How long to poll on.
-    fn limit(&self, work: AtWork) -> Duration {
-        match work {
-            AtWork::Reading => self.watch.max(self.idle_poll),
-            AtWork::Nothing if self.long_waits >= LONG_WAITS => self.idle_poll.min(YIELD_AFTER),
-            AtWork::Changing | AtWork::Nothing => self.idle_poll,
+    fn limit(&self, disks_work: bool) -> Duration {
+        if disks_work {
+            self.watch.max(self.idle_poll)
+        } else if self.long_waits >= LONG_WAITS {
+            self.idle_poll.min(YIELD_AFTER)
+        } else {
+            self.idle_poll
         }
     }
 
     /// A wait for the disks (or what came before them) has ended after that time.
-    fn learn(&mut self, work: AtWork, waited: Duration) {
-        // The shortest are covered in any case.
-        if work == AtWork::Nothing && waited > YIELD_AFTER {
-            // A wait that was slept through took longer than it would have otherwise.
-            let long = waited > self.idle_poll * 2;
-            self.long_waits = if long { self.long_waits.saturating_add(1) } else { 0 };
+    fn learn(&mut self, disks_work: bool, waited: Duration) {
+        if !disks_work {
+            // The shortest are covered in any case.
+            if waited > YIELD_AFTER {
+                // A wait that was slept through took longer than it would have otherwise.
+                let long = waited > self.idle_poll * 2;
+                self.long_waits = if long { self.long_waits.saturating_add(1) } else { 0 };
+            }
+            return;
         }
-        if work == AtWork::Reading {
-            self.watch = if self.idle_poll.is_zero() || waited > LONGEST_WATCH {
-                Duration::ZERO
-            } else {
-                (waited * 2).max(self.watch - self.watch / 8).min(LONGEST_WATCH)
-            };
-        }
+        self.watch = if self.idle_poll.is_zero() || waited > LONGEST_WATCH {
+            Duration::ZERO
+        } else {
+            // A batch is one long wait and many short ones.
+            (waited * 2).max(self.watch - self.watch / 32).min(LONGEST_WATCH)
+        };
     }
 }
 
@@ -94,8 +96,8 @@ pub(super) trait Turn {
     /// A poll after `arm`. Says whether anything happened at all: what it said may not hold then.
     fn last_look(&mut self, now: Timestamp) -> bool;
     fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()>;
-    /// What disks have to do.
-    fn at_work(&self) -> AtWork;
+    /// Whether disks have something to do.
+    fn disks_work(&self) -> bool;
     fn shutdown(&mut self, now: Timestamp);
     fn is_drained(&self) -> bool;
 }
@@ -139,8 +141,8 @@ impl<F: Fabric> Turn for Sleeper<F> {
         self.reactor.storage_mut().sleep(&self.wait_fds, timeout).map(drop)
     }
 
-    fn at_work(&self) -> AtWork {
-        self.reactor.storage().at_work()
+    fn disks_work(&self) -> bool {
+        self.reactor.storage().disks_work()
     }
 
     fn shutdown(&mut self, now: Timestamp) {
@@ -162,8 +164,8 @@ pub(super) fn drive(
     let mut stopping = false;
     let mut last_work = clock.now();
     let mut patience = Patience::new(idle_poll);
-    // What disks had to do since the last work.
-    let mut work = AtWork::Nothing;
+    // Whether disks had something to do since the last work.
+    let mut disks_work = false;
     loop {
         let now = clock.now();
         if !stopping && stop.load(Ordering::Acquire) {
@@ -171,17 +173,17 @@ pub(super) fn drive(
             turn.shutdown(now);
         }
         if turn.poll(now) {
-            patience.learn(core::mem::replace(&mut work, AtWork::Nothing), now.since(last_work));
+            patience.learn(core::mem::take(&mut disks_work), now.since(last_work));
             last_work = now;
             continue;
         }
         if stopping && turn.is_drained() {
             return Ok(());
         }
-        work = turn.at_work();
+        disks_work = turn.disks_work();
         let idle = now.since(last_work);
-        if idle < patience.limit(work) {
-            if idle > YIELD_AFTER || work == AtWork::Changing {
+        if idle < patience.limit(disks_work) {
+            if idle > YIELD_AFTER {
                 // Whoever is about to give us work may need this very core.
                 std::thread::yield_now();
             }
@@ -191,7 +193,7 @@ pub(super) fn drive(
         // What came before the fabric was armed wakes nobody: the last look.
         if turn.last_look(now) {
             last_work = now;
-            work = AtWork::Nothing;
+            disks_work = false;
             continue;
         }
         let timeout = (deadline != Timestamp::NEVER).then(|| deadline.since(clock.now()));
@@ -248,8 +250,8 @@ mod tests {
             Ok(())
         }
 
-        fn at_work(&self) -> AtWork {
-            AtWork::Nothing
+        fn disks_work(&self) -> bool {
+            false
         }
 
         fn shutdown(&mut self, _: Timestamp) {
@@ -275,53 +277,51 @@ mod tests {
     }
 
     #[test]
-    fn reading_disks_are_watched_as_long_as_they_usually_take() {
+    fn working_disks_are_watched_as_long_as_they_usually_take() {
         let mut patience = Patience::new(us(50));
-        let limits = |patience: &Patience| {
-            [AtWork::Nothing, AtWork::Changing, AtWork::Reading].map(|work| patience.limit(work))
-        };
-        assert_eq!(limits(&patience), [us(50); 3]);
-        patience.learn(AtWork::Reading, us(90));
-        assert_eq!(limits(&patience), [us(50), us(50), us(180)]);
-        // A short one does not undo that at once.
-        patience.learn(AtWork::Reading, us(5));
-        assert!((us(150)..us(180)).contains(&patience.limit(AtWork::Reading)));
-        for _ in 0..50 {
-            patience.learn(AtWork::Reading, us(5));
+        let limits = |patience: &Patience| [false, true].map(|work| patience.limit(work));
+        assert_eq!(limits(&patience), [us(50); 2]);
+        patience.learn(true, us(90));
+        assert_eq!(limits(&patience), [us(50), us(180)]);
+        // The short waits of a batch do not undo that.
+        for _ in 0..8 {
+            patience.learn(true, us(5));
         }
-        assert_eq!(limits(&patience), [us(50); 3]);
-        patience.learn(AtWork::Reading, us(400));
-        assert_eq!(patience.limit(AtWork::Reading), us(500));
-        patience.learn(AtWork::Changing, us(8000));
-        assert_eq!(patience.limit(AtWork::Reading), us(500));
+        assert!((us(130)..us(180)).contains(&patience.limit(true)));
+        for _ in 0..50 {
+            patience.learn(true, us(5));
+        }
+        assert_eq!(limits(&patience), [us(50); 2]);
+        patience.learn(true, us(400));
+        assert_eq!(patience.limit(true), us(500));
         // A slow disk is slept through.
-        patience.learn(AtWork::Reading, us(8000));
-        assert_eq!(limits(&patience), [us(50); 3]);
+        patience.learn(true, us(8000));
+        assert_eq!(limits(&patience), [us(50); 2]);
     }
 
     #[test]
     fn slow_hosts_are_not_polled_for() {
         let mut patience = Patience::new(us(50));
         for _ in 0..LONG_WAITS {
-            assert_eq!(patience.limit(AtWork::Nothing), us(50));
-            patience.learn(AtWork::Nothing, us(400));
+            assert_eq!(patience.limit(false), us(50));
+            patience.learn(false, us(400));
         }
-        assert_eq!(patience.limit(AtWork::Nothing), YIELD_AFTER);
+        assert_eq!(patience.limit(false), YIELD_AFTER);
         // Neither disks nor what comes at once says anything of hosts.
-        patience.learn(AtWork::Changing, us(20));
-        patience.learn(AtWork::Nothing, us(3));
-        assert_eq!(patience.limit(AtWork::Nothing), YIELD_AFTER);
-        assert_eq!(patience.limit(AtWork::Changing), us(50));
+        patience.learn(true, us(20));
+        patience.learn(false, us(3));
+        assert_eq!(patience.limit(false), YIELD_AFTER);
+        assert_eq!(patience.limit(true), us(50));
         // One quick host is enough.
-        patience.learn(AtWork::Nothing, us(90));
-        assert_eq!(patience.limit(AtWork::Nothing), us(50));
+        patience.learn(false, us(90));
+        assert_eq!(patience.limit(false), us(50));
     }
 
     #[test]
     fn without_idle_polling_disks_are_not_watched() {
         let mut patience = Patience::new(Duration::ZERO);
-        patience.learn(AtWork::Reading, us(90));
-        assert_eq!(patience.limit(AtWork::Reading), Duration::ZERO);
+        patience.learn(true, us(90));
+        assert_eq!(patience.limit(true), Duration::ZERO);
     }
 
     #[test]

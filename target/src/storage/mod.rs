@@ -8,10 +8,11 @@
 //!
 //! ```text
 //! set (opened once, shared)  -> open (files: lock, size, O_DIRECT), memory (RAM disk)
-//! uring (one per reactor)    -> step (how a request goes on), ring (the io_uring; the unsafe code),
-//!                               waker (an eventfd)
+//! uring (one per reactor)    -> step (how a request goes on), batch (how many at a time),
+//!                               ring (the io_uring; the unsafe code), waker (an eventfd)
 //! ```
 
+mod batch;
 mod memory;
 mod open;
 mod ring;
@@ -31,7 +32,7 @@ use lariat_fabric::{Memory, Timestamp};
 pub use open::OpenError;
 pub use ring::RingCounters;
 pub use set::{BackendConfig, BackendKind, StorageSet};
-pub use uring::{AtWork, UringConfig, UringStorage, Woken};
+pub use uring::{UringConfig, UringStorage, Woken};
 pub use waker::EventWaker;
 
 /// A backend of this storage: index into what it was configured with.

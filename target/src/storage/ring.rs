@@ -305,6 +305,11 @@ impl Ring {
         unsafe { self.inner.submission().push(&entry) }.map_err(|_| Refused::Full)
     }
 
+    /// Operations that are queued and were not started yet.
+    pub(super) fn queued(&mut self) -> usize {
+        self.inner.submission().len()
+    }
+
     /// Starts what was queued and has the kernel make the completions it is ready to make; no
     /// system call if there is neither.
     pub(super) fn enter(&mut self) -> io::Result<()> {

@@ -562,45 +562,77 @@ fn sleep_ends_by_a_descriptor_however_busy_the_reactor_was() {
     other.join().unwrap();
 }
 
-#[test]
-fn a_batch_of_completions_is_handed_out_in_parts() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut bench = Bench::new(&[file(&folder.path().join("disk"), BLOCKS * 4096, 4096)]);
-    for tag in 0..60 {
+/// Reads so many blocks; says how many were handed out in each poll that had any.
+fn read_crowd(bench: &mut Bench, count: u64) -> Vec<usize> {
+    for tag in 0..count {
         let op = BlockOp::Read { start: tag, buffer: piece(tag * 4096, 4096) };
         bench.storage.submit(BlockRequest { backend: BackendId(0), op, tag }).unwrap();
     }
-    assert_eq!(bench.storage.at_work(), AtWork::Reading);
+    assert!(bench.storage.disks_work());
     // Starts them; by the end of the nap all of them are done, or most.
-    let (mut done, mut longest) = (Vec::new(), 0);
+    let (mut done, mut parts) = (Vec::new(), Vec::new());
     bench.storage.poll(Timestamp::ZERO, &mut done);
+    parts.extend((!done.is_empty()).then_some(done.len()));
     thread::sleep(Duration::from_millis(200));
     let limit = Instant::now() + Duration::from_secs(20);
     while bench.storage.in_flight() > 0 {
         let before = done.len();
         bench.storage.poll(Timestamp::ZERO, &mut done);
-        longest = longest.max(done.len() - before);
+        parts.extend((done.len() > before).then_some(done.len() - before));
         assert!(Instant::now() < limit, "they do not complete");
     }
-    assert_eq!((done.len(), bench.storage.at_work()), (60, AtWork::Nothing));
-    assert!((1..=8).contains(&longest), "{longest} at once");
+    assert!(!bench.storage.disks_work());
+    assert_eq!(done.len() as u64, count);
+    parts
 }
 
 #[test]
-fn reads_are_told_from_what_changes_the_disk() {
+fn a_batch_of_completions_is_handed_out_in_parts() {
     let folder = tempfile::tempdir().unwrap();
     let mut bench = Bench::new(&[file(&folder.path().join("disk"), BLOCKS * 4096, 4096)]);
-    let buffer = piece(0, 4096);
-    for op in [BlockOp::Read { start: 0, buffer }, BlockOp::Write { start: 1, buffer, fua: false }]
-    {
-        bench.storage.submit(BlockRequest { backend: BackendId(0), op, tag: 1 }).unwrap();
+    let parts = read_crowd(&mut bench, 60);
+    assert!(parts[0] <= 4 && parts.iter().all(|part| *part <= 8), "{parts:?}");
+}
+
+#[test]
+fn a_handful_of_requests_is_started_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bench = Bench::new(&[file(&folder.path().join("disk"), BLOCKS * 4096, 4096)]);
+    let mut queued = Vec::new();
+    for tag in 0..5 {
+        let op = BlockOp::Read { start: tag, buffer: piece(tag * 4096, 4096) };
+        bench.storage.submit(BlockRequest { backend: BackendId(0), op, tag }).unwrap();
+        queued.push(bench.storage.queued());
     }
-    assert_eq!(bench.storage.at_work(), AtWork::Changing);
-    let mut done = Vec::new();
-    let limit = Instant::now() + Duration::from_secs(20);
-    while done.len() < 2 {
-        bench.storage.poll(Timestamp::ZERO, &mut done);
-        assert!(Instant::now() < limit, "they do not complete");
+    assert_eq!(queued, [1, 2, 3, 0, 1]);
+}
+
+#[test]
+fn the_first_request_after_a_crowd_waits_for_company_and_no_sleep_loses_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bench = Bench::new(&[file(&folder.path().join("disk"), BLOCKS * 4096, 4096)]);
+    let read = |tag| {
+        let op = BlockOp::Read { start: tag, buffer: piece(tag * 4096, 4096) };
+        BlockRequest { backend: BackendId(0), op, tag }
+    };
+    for by_sleep in [false, true] {
+        read_crowd(&mut bench, 32);
+        bench.storage.submit(read(1)).unwrap();
+        let start = Timestamp::ZERO + Duration::from_secs(1);
+        let mut done = Vec::new();
+        for micros in 0..10 {
+            bench.storage.poll(start + Duration::from_micros(micros), &mut done);
+            assert_eq!((bench.storage.queued(), done.len()), (1, 0), "after {micros} us");
+        }
+        if by_sleep {
+            let woken = bench.storage.sleep(NO_FDS, Some(Duration::from_secs(20))).unwrap();
+            assert_eq!(woken, Woken::Storage);
+        }
+        let limit = Instant::now() + Duration::from_secs(20);
+        while done.is_empty() {
+            bench.storage.poll(start + Duration::from_micros(20), &mut done);
+            assert!(Instant::now() < limit, "it is never started");
+        }
+        assert_eq!(done.len(), 1);
     }
-    assert_eq!(bench.storage.at_work(), AtWork::Nothing);
 }

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use lariat_fabric::{Memory, Timestamp};
 use slab::Slab;
 
+use super::batch::Batching;
 use super::ring::{Event, Refused, Ring, RingCounters, Span, ZEROES_BYTES};
 use super::set::{Backend, StorageSet};
 use super::step::{Lacks, Next, Slot, Step, check, first_step};
@@ -22,12 +23,6 @@ use super::{BackendId, BlockCompletion, BlockOp, BlockRequest, Geometry, Storage
 
 /// Room in the ring for polls.
 const MAX_POLLS: u32 = 32;
-
-/// Completions taken in one poll while disks only read, at most. Disks tend to answer in batches (one
-/// interrupt for all that was asked), and whoever answers a whole batch before it looks for new
-/// requests lets the disk stand idle meanwhile. So: a part, which the hosts follow up with their next
-/// requests while the next part is on its way. (Writes are ended one by one, by a worker thread.)
-const READS_AT_ONCE: usize = 8;
 
 /// The waker's poll; others follow.
 const WAKER_POLL: u32 = 0;
@@ -64,17 +59,6 @@ pub enum Woken {
 /// then.
 const COPIED_BYTES: u32 = 256 << 10;
 
-/// What disks have to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AtWork {
-    /// Nothing.
-    Nothing,
-    /// Reads alone.
-    Reading,
-    /// Writes, flushes and the like, and maybe reads.
-    Changing,
-}
-
 #[derive(Debug)]
 struct Poll {
     fd: RawFd,
@@ -97,8 +81,7 @@ pub struct UringStorage {
     polls: Vec<Poll>,
     /// Completions taken since the last poll ended.
     taken: usize,
-    /// Slots of reads.
-    reading: usize,
+    batching: Batching,
 }
 
 impl UringStorage {
@@ -132,26 +115,15 @@ impl UringStorage {
             waker,
             polls: vec![Poll { fd: waker_fd, armed: false }],
             taken: 0,
-            reading: 0,
+            batching: Batching::default(),
             set,
         })
     }
 
-    /// Completions to take in one poll, at most.
-    fn at_once(&self) -> usize {
-        if self.at_work() == AtWork::Reading { READS_AT_ONCE } else { usize::MAX }
-    }
-
-    /// What disks have to do.
+    /// Whether disks have something to do.
     #[must_use]
-    pub fn at_work(&self) -> AtWork {
-        if self.slots.is_empty() {
-            AtWork::Nothing
-        } else if self.slots.len() == self.reading {
-            AtWork::Reading
-        } else {
-            AtWork::Changing
-        }
+    pub fn disks_work(&self) -> bool {
+        !self.slots.is_empty()
     }
 
     /// Operations given to the kernel so far.
@@ -200,7 +172,7 @@ impl UringStorage {
             }
         }
         self.ring.wait(timeout)?;
-        let (waker, readable) = self.reap(self.at_once());
+        let (waker, readable) = self.reap(self.batching.at_once());
         if !self.finished.is_empty() || !self.backlog.is_empty() {
             return Ok(Woken::Storage);
         }
@@ -208,6 +180,11 @@ impl UringStorage {
             return Ok(Woken::Waker);
         }
         Ok(if readable { Woken::Readable } else { Woken::Nothing })
+    }
+
+    #[cfg(test)]
+    pub(super) fn queued(&mut self) -> usize {
+        self.ring.queued()
     }
 
     #[cfg(test)]
@@ -234,7 +211,6 @@ impl UringStorage {
             done_bytes: 0,
             retries: 0,
         };
-        self.reading += usize::from(is_read(&slot.request.op));
         let token = self.slots.insert(slot);
         self.complete(u32::try_from(token).unwrap(), result);
     }
@@ -271,6 +247,21 @@ impl UringStorage {
             }
         }
         (waker, readable)
+    }
+
+    /// Takes what has completed: as much as one poll may, and what is just coming.
+    fn take_batch(&mut self) {
+        let mut vain = 0;
+        loop {
+            let before = self.taken;
+            self.reap(self.batching.at_once().saturating_sub(before));
+            vain = if self.taken > before { 0 } else { vain + 1 };
+            if !self.batching.looks_on(self.taken, self.slots.len(), vain) {
+                return;
+            }
+            core::hint::spin_loop();
+            self.enter();
+        }
     }
 
     fn enter(&mut self) {
@@ -347,7 +338,6 @@ impl UringStorage {
 
     fn finish(&mut self, token: u32, result: Result<(), StorageError>) {
         let Some(slot) = self.slots.try_remove(token as usize) else { return };
-        self.reading -= usize::from(is_read(&slot.request.op));
         let result = self.never_forget(&slot, result);
         self.finished.push(BlockCompletion { tag: slot.request.tag, result });
     }
@@ -457,7 +447,7 @@ impl Storage for UringStorage {
                 match first_step(&request.op, &geometry, lacks) {
                     None => self.finish_now(tag, Ok(())),
                     Some(step) => {
-                        self.reading += usize::from(is_read(&request.op));
+                        self.batching.accepted(self.slots.len());
                         let key = self.slots.insert(Slot {
                             request,
                             file: *index,
@@ -469,6 +459,9 @@ impl Storage for UringStorage {
                         });
                         // `depth` is far below 2^32.
                         self.start(u32::try_from(key).unwrap_or(u32::MAX));
+                        if Batching::is_handful(self.ring.queued()) {
+                            self.enter();
+                        }
                     }
                 }
             }
@@ -476,15 +469,18 @@ impl Storage for UringStorage {
         Ok(())
     }
 
-    fn poll(&mut self, _now: Timestamp, done: &mut Vec<BlockCompletion>) {
+    fn poll(&mut self, now: Timestamp, done: &mut Vec<BlockCompletion>) {
         for _ in 0..self.backlog.len() {
             if let Some(token) = self.backlog.pop_front() {
                 self.start(token);
             }
         }
         self.copy();
-        self.enter();
-        self.reap(self.at_once().saturating_sub(self.taken));
+        if !self.batching.holds(now, self.ring.queued(), self.slots.len()) {
+            self.enter();
+        }
+        self.take_batch();
+        self.batching.polled(self.taken);
         self.taken = 0;
         done.append(&mut self.finished);
     }
