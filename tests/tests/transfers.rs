@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use lariat::{Namespace, Nsid, WireChoice};
+use lariat::{IoQueue, Namespace, Nsid, WireChoice};
 use lariat_tests::process::{
     Backend, Content, Ipv6Loopback, Scratch, Target, TargetConfig, bounded, connect, fill,
     first_difference, host_options, keep_busy, lariat, run,
@@ -223,6 +223,76 @@ fn several_hosts_with_several_queues() -> Result<()> {
         }
         Ok(())
     })
+}
+
+/// Queues of three hosts, as many as `QUEUES` or as the target takes.
+fn queues_of_three_hosts(target: &Target) -> Result<(Vec<lariat::Controller>, Vec<IoQueue>)> {
+    let mut controllers = Vec::new();
+    let mut queues = Vec::new();
+    for host in 1..=3 {
+        let mut options = host_options(target, host)?;
+        options.queues = 8;
+        options.queue_depth = 32;
+        let controller = lariat::Controller::connect(options)?;
+        for _ in 0..8 {
+            queues.push(controller.io_queue()?);
+        }
+        controllers.push(controller);
+    }
+    Ok((controllers, queues))
+}
+
+/// A queue of 32 commands takes 41 receives of 12 KiB where it has its own, so that 24 queues would
+/// need 11.5 MiB. They get 4.
+fn many_queues_with_few_receives(udp: bool) -> Result<()> {
+    const PART_BYTES: u64 = 2 << 20;
+    bounded(LIMIT, move || {
+        let config = || {
+            let config = TargetConfig { udp, ..TargetConfig::new() };
+            config
+                .disk(Backend::Memory(24 * PART_BYTES), 512)
+                .set("reactors", 1)
+                .set("max_queue_depth", 32)
+                .set("receive_mib", 4)
+                .set("receive_max_mib", 4)
+        };
+        let scratch = Scratch::new()?;
+        let target = Target::start(&scratch, &config())?;
+        ensure!(queues_of_three_hosts(&target).is_err(), "they would fit without sharing");
+        target.stop()?;
+
+        let scratch = Scratch::new()?;
+        let target = Target::start(&scratch, &config().set("shared_receive", true))?;
+        let (controllers, mut queues) = queues_of_three_hosts(&target)
+            .with_context(|| format!("the target's log:\n{}", target.log_text()))?;
+        target.wait_for_log("share receives", 1, LIMIT)?;
+        thread::scope(|scope| {
+            let mut workers = Vec::new();
+            for (part, queue) in (0..).zip(&mut queues) {
+                let controller = &controllers[usize::try_from(part / 8).unwrap_or(0)];
+                workers.push(scope.spawn(move || {
+                    let geometry = controller.only_namespace()?.geometry();
+                    keep_busy(queue, geometry, part * PART_BYTES, 32, 8)
+                }));
+            }
+            for worker in workers {
+                worker.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+            }
+            anyhow::Ok(())
+        })?;
+        drop((queues, controllers));
+        target.stop().map(drop)
+    })
+}
+
+#[test]
+fn many_queues_share_few_receives_by_udp() -> Result<()> {
+    many_queues_with_few_receives(true)
+}
+
+#[test]
+fn many_queues_share_few_receives_by_shared_memory() -> Result<()> {
+    many_queues_with_few_receives(false)
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn end(start: Instant) -> End {
         ready: Vec::with_capacity(512),
         answers: 0,
         acknowledged: 0,
-        config: QpConfig { domain, max_send: max, max_recv: max },
+        config: QpConfig::new(domain, max, max),
     }
 }
 

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use lariat_roce::time::Timestamp;
 use lariat_roce::verbs::{
     Access, CmEvent, ConnId, ConnectParams, DeviceLimits, DomainId, ListenerId, PostError,
-    QpConfig, RecvRequest, RegionId, SendRequest, WorkCompletion,
+    PostErrorKind, QpConfig, RecvRequest, RegionId, SendRequest, SharedReceiveId, WorkCompletion,
 };
 use lariat_wire::rocev2::Rkey;
 
@@ -227,11 +227,62 @@ pub trait Fabric {
     /// told as by `disconnect`. A stale handle is ignored.
     fn destroy(&mut self, now: Timestamp, conn: ConnId);
 
-    /// Posts receives, in order.
+    /// Posts receives, in order. A queue pair with a shared receive queue takes none.
     ///
     /// # Errors
     /// Which was the first not posted, and why.
     fn post_recv(&mut self, conn: ConnId, requests: &[RecvRequest]) -> Result<(), PostError>;
+
+    /// Makes a receive queue that connections of the device of `conn` can share, in `domain`, for so
+    /// many receives at a time ([`DeviceLimits::max_shared_receives`] at most). Name it in
+    /// [`QpConfig::shared_receive`].
+    ///
+    /// A queue pair takes a receive from it when a message begins to arrive; where it is empty the
+    /// peer is told to try again (RNR NAK), as often as its `rnr_retry_count` says. Every receive
+    /// posted completes once, under the connection that took it: with the message, or flushed if
+    /// that connection breaks in the middle of it or is destroyed before the completion was polled;
+    /// then under a handle that is gone. What no connection took stays where it is, whatever becomes
+    /// of them. A device that loses receives of broken connections gives them back never; so end
+    /// the queue when nobody uses it, and make another.
+    ///
+    /// # Errors
+    /// The device has none or not as large ones; a stale handle; the device's word.
+    fn create_shared_receive(
+        &mut self,
+        conn: ConnId,
+        domain: DomainId,
+        entries: u32,
+    ) -> Result<SharedReceiveId, QpError> {
+        let _ = (conn, domain);
+        Err(QpError::Limit { what: "shared receives", wanted: entries, limit: 0 })
+    }
+
+    /// Whether a queue pair of `conn` can use this queue: both are there, on the same device.
+    fn can_share(&self, conn: ConnId, shared: SharedReceiveId) -> bool {
+        let _ = (conn, shared);
+        false
+    }
+
+    /// Posts receives to a shared queue, in order.
+    ///
+    /// # Errors
+    /// Which was the first not posted, and why.
+    fn post_shared_receive(
+        &mut self,
+        shared: SharedReceiveId,
+        requests: &[RecvRequest],
+    ) -> Result<(), PostError> {
+        let _ = (shared, requests);
+        Err(PostError { index: 0, kind: PostErrorKind::NoSharedReceive })
+    }
+
+    /// Frees a shared queue. What is in it has no completions any more; of what was taken before,
+    /// some may still come. Returns false, and nothing happens, while a connection that is not
+    /// destroyed uses it. A stale handle is ignored.
+    fn destroy_shared_receive(&mut self, shared: SharedReceiveId) -> bool {
+        let _ = shared;
+        true
+    }
 
     /// Queues send requests, in order. They start with the next [`Fabric::flush`] at the latest.
     ///

@@ -237,7 +237,7 @@ fn members_take_turns() {
             (domain, fabric.register(domain, memory, Access::LOCAL).unwrap())
         })
         .collect();
-    let qp = |place: usize| QpConfig { domain: setups[place].0, max_send: 4, max_recv: 4 };
+    let qp = |place: usize| QpConfig::new(setups[place].0, 4, 4);
     let sges = |place: usize| SgeList::one(Sge { region: setups[place].1, offset: 0, length: 64 });
     let params = conformance::params(b"");
     let mut served = [0; 3];

@@ -163,7 +163,7 @@ fn groups_do_not_mix_over(wire: WireChoice, last: u8) -> Vec<FabricCounters> {
         let region = fabric.register(domain, memory, Access::LOCAL).unwrap();
         for _ in 0..6 {
             let conn = fabric.resolve(now(), address, Duration::from_secs(1)).unwrap();
-            let qp = QpConfig { domain, max_send: 4, max_recv: 4 };
+            let qp = QpConfig::new(domain, 4, 4);
             fabric.create_qp(conn, &qp).unwrap();
             fabric.connect(now(), conn, &params, Duration::from_secs(5)).unwrap();
         }
@@ -189,7 +189,7 @@ fn groups_do_not_mix_over(wire: WireChoice, last: u8) -> Vec<FabricCounters> {
             for event in events {
                 if let CmEvent::ConnectRequest { conn, .. } = event {
                     let (domain, region) = setups[index];
-                    let qp = QpConfig { domain, max_send: 4, max_recv: 4 };
+                    let qp = QpConfig::new(domain, 4, 4);
                     target.create_qp(conn, &qp).unwrap();
                     let sges = SgeList::one(Sge { region, offset: 0, length: 64 });
                     target.post_recv(conn, &[RecvRequest { wr_id: 1, sges }]).unwrap();
@@ -232,7 +232,7 @@ fn addresses_take_turns() {
     let params = conformance::params(b"");
     let mut target = soft::open(&config).unwrap();
     let domain = target.open_domain().unwrap();
-    let qp = QpConfig { domain, max_send: 8, max_recv: 8 };
+    let qp = QpConfig::new(domain, 8, 8);
     let mut hosts = Vec::new();
     for last in [2, 3] {
         let address: SocketAddr =

@@ -52,6 +52,14 @@ impl AddAssign<Duration> for Timestamp {
     }
 }
 
+impl Sub<Duration> for Timestamp {
+    type Output = Self;
+    fn sub(self, rhs: Duration) -> Self {
+        let nanos = u64::try_from(rhs.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_sub(nanos))
+    }
+}
+
 impl Sub<Timestamp> for Timestamp {
     type Output = Duration;
     fn sub(self, rhs: Self) -> Duration {

@@ -28,6 +28,11 @@ pub struct DomainId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionId(pub u64);
 
+/// A receive queue that several queue pairs share (IBTA 10.2.9). Never reused within the life of a
+/// fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SharedReceiveId(pub u64);
+
 /// What a region allows (IBTA 10.6.3). Local read is always allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Access {
@@ -228,8 +233,19 @@ pub struct QpConfig {
     pub domain: DomainId,
     /// Send work requests outstanding at most.
     pub max_send: u32,
-    /// Receive work requests outstanding at most.
+    /// Receive work requests outstanding at most. Not looked at with a shared receive queue.
     pub max_recv: u32,
+    /// Where its receives come from instead, of the same domain and device. It takes none of its
+    /// own then.
+    pub shared_receive: Option<SharedReceiveId>,
+}
+
+impl QpConfig {
+    /// A queue pair with receives of its own.
+    #[must_use]
+    pub const fn new(domain: DomainId, max_send: u32, max_recv: u32) -> Self {
+        Self { domain, max_send, max_recv, shared_receive: None }
+    }
 }
 
 /// What a device and path can do. Read before sizes are chosen.
@@ -249,6 +265,9 @@ pub struct DeviceLimits {
     pub read_sink_needs_remote_write: bool,
     /// Largest message in bytes.
     pub max_message_bytes: u32,
+    /// Receives that a shared receive queue holds at most. 0: there is none; also where one that is
+    /// empty would end the connection (iWARP) instead of asking the peer to try again.
+    pub max_shared_receives: u32,
 }
 
 /// Private data of a connection message, stored in place: at most 196 bytes (REP).
@@ -409,6 +428,9 @@ pub enum PostErrorKind {
     /// No such connection, or it has no queue pair.
     #[error("the connection has no queue pair (any more)")]
     NoQueuePair,
+    /// No such shared receive queue.
+    #[error("there is no such shared receive queue (any more)")]
+    NoSharedReceive,
     /// The queue pair's state does not take requests of this kind.
     #[error("the queue pair is not in a state that takes it")]
     WrongState,

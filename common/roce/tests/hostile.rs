@@ -134,8 +134,7 @@ fn run(seed: u64) -> u64 {
                 conns.extend(lab.endpoint.resolve(lab.now, to, Lab::route()));
             }
             (0 | 1, Some(conn)) => {
-                let config =
-                    lariat_roce::verbs::QpConfig { domain: DomainId(1), max_send: 8, max_recv: 8 };
+                let config = lariat_roce::verbs::QpConfig::new(DomainId(1), 8, 8);
                 let _ = lab.endpoint.create_qp(conn, &config);
                 let _ =
                     lab.endpoint.connect(lab.now, conn, &Lab::params(b"x"), Duration::from_secs(9));

@@ -263,10 +263,7 @@ impl Link {
         let capsules = (slots + slots.min(SPARE_CAPSULES))
             .min(limits.max_queue_depth.max(slots))
             .min(CID_LIMIT);
-        fabric.create_qp(
-            conn,
-            &QpConfig { domain: self.config.domain, max_send: capsules, max_recv: slots },
-        )?;
+        fabric.create_qp(conn, &QpConfig::new(self.config.domain, capsules, slots))?;
         let slots =
             (u16::try_from(slots).unwrap_or(u16::MAX), u16::try_from(capsules).unwrap_or(u16::MAX));
         let scratch = self.config.scratch_bytes.max(CONNECT_DATA_BYTES as usize);

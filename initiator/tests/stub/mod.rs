@@ -201,7 +201,7 @@ impl<F: Fabric> Stub<F> {
                 let region =
                     self.fabric.register(self.domain, Arc::clone(&memory), Access::LOCAL).unwrap();
                 let depth = request.hsqsize.entries();
-                let config = QpConfig { domain: self.domain, max_send: depth * 3, max_recv: depth };
+                let config = QpConfig::new(self.domain, depth * 3, depth);
                 self.fabric.create_qp(conn, &config).unwrap();
                 let requests: Vec<RecvRequest> = (0..slots).map(|at| recv(region, at)).collect();
                 self.fabric.post_recv(conn, &requests).unwrap();

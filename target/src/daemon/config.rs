@@ -95,6 +95,8 @@ pub struct TargetConfig {
     pub receive_bytes: usize,
     /// As much as they may grow to where hosts have many queues, in bytes per reactor.
     pub receive_max_bytes: usize,
+    /// Whether I/O queues of known hosts share receive buffers.
+    pub shared_receive: bool,
     /// How long a clean stop may take.
     pub shutdown_timeout: Duration,
     /// How long a silent host may keep buffers that others wait for; zero: as long as the transport
@@ -471,6 +473,7 @@ fn read_target(mut section: Section<'_>) -> Result<TargetConfig, ConfigError> {
         let wrong = format!("{receive_max_mib} is less than receive_mib, {receive_mib}");
         return Err(section.wrong("receive_max_mib", wrong, "write more, or lower receive_mib"));
     }
+    let shared_receive = section.flag("shared_receive")?.unwrap_or(false);
     let shutdown_s = section.number("shutdown_timeout_s", 1..=3600_u64)?.unwrap_or(10);
     let starve_s = section.number("starve_timeout_s", 0..=3600_u64)?.unwrap_or(3);
     let probe_s = section.number("idle_probe_s", 0..=86_400_u64)?.unwrap_or(30);
@@ -508,6 +511,7 @@ fn read_target(mut section: Section<'_>) -> Result<TargetConfig, ConfigError> {
         buffers_bytes: buffers_mib << 20,
         receive_bytes: (receive_mib as usize) << 20,
         receive_max_bytes: (receive_max_mib as usize) << 20,
+        shared_receive,
         shutdown_timeout: Duration::from_secs(shutdown_s),
         starve_timeout: Duration::from_secs(starve_s),
         idle_probe: Duration::from_secs(probe_s),

@@ -475,6 +475,7 @@ fn prepare<F: Fabric>(seat: Seat<F>) -> Result<Sleeper<F>, RunError> {
         data_bytes: target.buffers_bytes,
         receive_bytes: target.receive_bytes,
         receive_max_bytes: target.receive_max_bytes,
+        shared_receive: target.shared_receive,
         drain_timeout: target.shutdown_timeout,
         starve_timeout: target.starve_timeout,
         idle_probe: target.idle_probe,

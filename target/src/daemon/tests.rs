@@ -108,6 +108,7 @@ fn a_configuration_means_what_it_says() {
         wire = "udp"
         buffers_mib = 16
         max_queue_depth = 1024
+        shared_receive = true
         in_capsule_bytes = 0
         mdts_kib = 128
         max_hosts = 3
@@ -132,7 +133,7 @@ fn a_configuration_means_what_it_says() {
     assert_eq!(second.key, "subsystem[0].namespace[1].backend");
     assert_eq!((config.target.reactors, &config.target.cpus[..]), (2, &[3, 1][..]));
     assert_eq!((config.target.idle_poll, config.target.wire), (Duration::ZERO, WireChoice::Udp));
-    assert_eq!(config.target.buffers_bytes, 16 << 20);
+    assert_eq!((config.target.buffers_bytes, config.target.shared_receive), (16 << 20, true));
     let Limits { max_queues, max_queue_depth, mdts_bytes, in_capsule_bytes, max_hosts } =
         config.target.limits;
     assert_eq!((max_queues, max_queue_depth.entries(), max_hosts), (2, 1025, 3));

@@ -27,6 +27,7 @@ pub mod errors;
 mod event;
 pub mod fabrics;
 mod feature;
+mod guests;
 mod identify;
 mod keep_alive;
 mod log;
@@ -43,6 +44,7 @@ pub use controller::{AdminController, AdminEvent, AdminOutcome, AdminPlan, Fatal
 pub use discovery::ListenerAddress;
 pub use errors::storage_status;
 pub use fabrics::{ConnectCommand, ConnectError};
+pub use guests::{Guest, Guests};
 pub use registry::Registry;
 pub use subsystem::{
     AllowedHosts, ConfigError, Limits, Namespace, Subsystem, SubsystemBuilder, SubsystemMap,

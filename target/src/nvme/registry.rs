@@ -12,6 +12,7 @@ use lariat_wire::nvme::{ConnectData, ControllerId, Nqn, Qid, QueueSize};
 use super::attachment::{ControllerShared, IoAttachment, Notice, TerminateReason, Waker};
 use super::controller::AdminController;
 use super::fabrics::{ConnectCommand, ConnectError};
+use super::guests::Guests;
 use super::subsystem::{Subsystem, SubsystemMap};
 
 /// The controllers of one subsystem.
@@ -52,6 +53,7 @@ struct Inner {
 pub struct Registry {
     inner: Mutex<Inner>,
     wakers: Arc<[Box<dyn Waker>]>,
+    guests: Guests,
 }
 
 impl fmt::Debug for Registry {
@@ -71,7 +73,17 @@ impl Registry {
             departing: Vec::new(),
             closed: false,
         };
-        Arc::new(Self { inner: Mutex::new(inner), wakers: wakers.into() })
+        Arc::new(Self {
+            inner: Mutex::new(inner),
+            wakers: wakers.into(),
+            guests: Guests::default(),
+        })
+    }
+
+    /// Who has a controller, by address.
+    #[must_use]
+    pub fn guests(&self) -> &Guests {
+        &self.guests
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

@@ -36,7 +36,7 @@ impl Piece {
     }
 
     /// Size in bytes; a multiple of 4096.
-    #[cfg(test)]
+    #[must_use]
     pub(super) fn bytes(&self) -> u64 {
         self.pages * PAGE_BYTES
     }

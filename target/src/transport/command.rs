@@ -25,11 +25,16 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
     pub(super) fn on_capsule(&mut self, now: Timestamp, key: u32, capsule: Capsule) {
         let Some(connection) = self.connections.get_mut(key as usize) else { return };
         if !connection.is_live() {
-            return;
+            return self.give_back(key, capsule.receive);
         }
         // While the target drains nothing is started; the host will see the disconnect and send
         // the command again elsewhere or later.
         if self.drain_deadline.is_some() || !connection.has_room() {
+            // Beyond receives of its own nothing comes; of shared ones it must not hold more.
+            if connection.shared.is_some() && connection.has_parked_enough() {
+                self.give_back(key, capsule.receive);
+                return self.violation(now, key, "more commands than the queue has entries");
+            }
             self.stats.parked_capsules += 1;
             connection.parked.push_back(capsule);
             return;
@@ -53,6 +58,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         let Some(connection) = self.connections.get_mut(key as usize) else { return };
         self.stats.commands += 1;
         if capsule.bytes < CAPSULE_BYTES {
+            self.give_back(key, capsule.receive);
             return self.violation(now, key, "a capsule shorter than a command");
         }
         let mut bytes = [0; COMMAND_BYTES];
@@ -63,10 +69,11 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             .is_err()
         {
             self.stats.anomalies += 1;
-            return;
+            return self.give_back(key, capsule.receive);
         }
         let command = Command::from_bytes(&bytes);
         if !connection.count_in() {
+            self.give_back(key, capsule.receive);
             return self.violation(now, key, "more commands than the queue has entries");
         }
         let position = key_of(connection.requests.len());
@@ -150,8 +157,18 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
                     offset: at,
                     length: bytes,
                 });
+                let is_write = matches!(work, Work::Io(IoPlan::Write { .. }));
+                if let Some(shared) = connection.shared
+                    && is_write
+                    && self.shared.is_low(shared)
+                    && let Some(buffer) = self.pool.take(key, class, bytes)
+                {
+                    self.stats.shared_copies += 1;
+                    self.use_buffer(now, slot, buffer);
+                    return Ok(());
+                }
                 // Data that the storage cannot take from where it lies is copied.
-                matches!(work, Work::Io(IoPlan::Write { .. })) && !at.is_multiple_of(DATA_ALIGNMENT)
+                is_write && !at.is_multiple_of(DATA_ALIGNMENT)
             }
             (HostMemory::Keyed { .. }, _) => {
                 self.release_receive(slot);
@@ -240,10 +257,18 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
     pub(super) fn release_receive(&mut self, slot: u32) {
         let Some(request) = self.requests.get_mut(slot as usize) else { return };
         let key = request.connection;
-        if let Some(receive) = request.receive.take()
-            && let Some(connection) = self.connections.get_mut(key as usize)
-            && connection.is_live()
-        {
+        if let Some(receive) = request.receive.take() {
+            self.give_back(key, receive);
+        }
+    }
+
+    /// A receive takes the next capsule: of its connection if that is live, of anyone's if it is
+    /// shared.
+    pub(super) fn give_back(&mut self, key: u32, receive: u32) {
+        let Some(connection) = self.connections.get_mut(key as usize) else { return };
+        if let Some(shared) = connection.shared {
+            self.shared.give_back(shared, receive);
+        } else if connection.is_live() {
             connection.recycle(key, receive);
             self.list(key);
         }

@@ -17,9 +17,10 @@ use lariat_wire::rdma_cm::{ConnectRequest, RejectStatus};
 use super::arena::Piece;
 use super::buffer::Class;
 use super::reactor::RECEIVE_MEMORY;
+use super::shared::SharedKey;
 use super::wr_id::WrId;
 use crate::nvme::registry::ADMIN_QUEUE_ENTRIES;
-use crate::nvme::{AdminController, IoAttachment, Limits};
+use crate::nvme::{AdminController, Guest, IoAttachment, Limits};
 
 const PAGE_BYTES: u32 = 4096;
 /// A command on the wire, as the 32 bits that lengths have here.
@@ -133,7 +134,10 @@ impl Agreement {
 /// without, they stand side by side.
 #[derive(Debug)]
 pub(super) struct Receives {
-    piece: Piece,
+    /// What it owns of the arena; nothing if it looks at a shared queue's.
+    piece: Option<Piece>,
+    chunk: u16,
+    start: u64,
     memory: Arc<Memory>,
     region: RegionId,
     stride: u32,
@@ -152,7 +156,12 @@ impl Receives {
         }
     }
 
-    /// Bytes of the arena that a connection needs.
+    /// Distance of two buffers.
+    pub(super) const fn stride(in_capsule_bytes: u32) -> u32 {
+        Self::layout(in_capsule_bytes).0
+    }
+
+    /// Bytes of the arena that a connection needs for receives of its own.
     pub(super) fn bytes_needed(agreement: &Agreement) -> u64 {
         let (stride, _) = Self::layout(agreement.in_capsule_bytes);
         u64::from(stride) * u64::from(agreement.receives)
@@ -164,7 +173,19 @@ impl Receives {
         in_capsule_bytes: u32,
     ) -> Self {
         let (stride, lead) = Self::layout(in_capsule_bytes);
-        Self { piece, memory, region, stride, lead, length: CAPSULE_BYTES + in_capsule_bytes }
+        let (chunk, start) = (piece.chunk(), piece.offset());
+        let (piece, length) = (Some(piece), CAPSULE_BYTES + in_capsule_bytes);
+        Self { piece, chunk, start, memory, region, stride, lead, length }
+    }
+
+    /// The same buffers, for one who does not own them.
+    pub(super) fn view(&self) -> Self {
+        Self { piece: None, memory: Arc::clone(&self.memory), ..*self }
+    }
+
+    /// Bytes of the arena that it owns.
+    pub(super) fn own_bytes(&self) -> u64 {
+        self.piece.as_ref().map_or(0, Piece::bytes)
     }
 
     /// The memory that they lie in.
@@ -174,12 +195,12 @@ impl Receives {
 
     /// The storage's name for it.
     pub(super) fn buffers(&self) -> u16 {
-        RECEIVE_MEMORY + self.piece.chunk()
+        RECEIVE_MEMORY + self.chunk
     }
 
     /// Where a capsule starts, in bytes from the start of the memory.
     pub(super) fn capsule(&self, index: u32) -> u64 {
-        self.piece.offset() + u64::from(index) * u64::from(self.stride) + u64::from(self.lead)
+        self.start + u64::from(index) * u64::from(self.stride) + u64::from(self.lead)
     }
 
     /// Where the data behind a command starts.
@@ -189,11 +210,20 @@ impl Receives {
 
     /// The work request for a buffer.
     pub(super) fn request(&self, connection: u32, index: u32) -> RecvRequest {
-        let sge = Sge { region: self.region, offset: self.capsule(index), length: self.length };
-        RecvRequest { wr_id: WrId::receive(connection, index).encode(), sges: SgeList::one(sge) }
+        self.named(WrId::receive(connection, index), index)
     }
 
-    pub(super) fn into_piece(self) -> Piece {
+    /// The work request for a buffer of a shared queue.
+    pub(super) fn shared_request(&self, queue: SharedKey, index: u32) -> RecvRequest {
+        self.named(WrId::shared(queue.bits(), index), index)
+    }
+
+    fn named(&self, id: WrId, index: u32) -> RecvRequest {
+        let sge = Sge { region: self.region, offset: self.capsule(index), length: self.length };
+        RecvRequest { wr_id: id.encode(), sges: SgeList::one(sge) }
+    }
+
+    pub(super) fn into_piece(self) -> Option<Piece> {
         self.piece
     }
 }
@@ -316,6 +346,10 @@ pub(super) struct Connection {
     pub(super) role: Role,
     /// Its receive buffers.
     pub(super) receives: Receives,
+    /// The queue that these are of, if they are not its own.
+    pub(super) shared: Option<SharedKey>,
+    /// That the host is known, of an admin queue.
+    pub(super) guest: Option<Guest>,
     /// Receives to post with this turn's batch.
     pub(super) to_receive: Vec<RecvRequest>,
     /// Its requests, by slot.
@@ -354,10 +388,11 @@ impl Connection {
     pub(super) fn new(
         (id, peer): (ConnId, IpAddr),
         agreement: Agreement,
-        receives: Receives,
+        (receives, shared): (Receives, Option<SharedKey>),
         now: Timestamp,
         connect_timeout: Duration,
     ) -> Self {
+        let own_receives = if shared.is_some() { 0 } else { agreement.receives };
         // Everything at its largest, so that no command allocates.
         Self {
             id,
@@ -366,7 +401,9 @@ impl Connection {
             phase: Phase::Live,
             role: Role::Fresh,
             receives,
-            to_receive: Vec::with_capacity(agreement.receives as usize),
+            shared,
+            guest: None,
+            to_receive: Vec::with_capacity(own_receives as usize),
             requests: Vec::with_capacity(agreement.slots as usize),
             ready: Vec::with_capacity(agreement.slots as usize),
             read_queue: VecDeque::with_capacity(agreement.slots as usize),
@@ -408,6 +445,12 @@ impl Connection {
     /// Whether another request may take a slot.
     pub(super) fn has_room(&self) -> bool {
         self.requests.len() < self.agreement.slots as usize
+    }
+
+    /// Whether as many capsules wait as a host may have sent that keeps to its queue's size: none of
+    /// them is answered.
+    pub(super) fn has_parked_enough(&self) -> bool {
+        self.parked.len() >= self.agreement.entries as usize
     }
 
     /// A Fabrics Connect succeeded: the queue has this size from now on.
@@ -477,4 +520,4 @@ impl Connection {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::transport) mod tests;

@@ -26,6 +26,7 @@ const GROUP_BYTES: u32 = 60 << 10;
 impl<F: Fabric, S: Storage> Reactor<F, S> {
     /// Posts what the turn has made ready, connection by connection.
     pub(super) fn post_batches(&mut self, now: Timestamp) {
+        self.post_shared();
         // Connections that keep something for the next turn list themselves again, behind these.
         let count = self.listed.len();
         for at in 0..count {
@@ -166,6 +167,9 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             self.stats.anomalies += 1;
             return;
         };
+        if id.kind == Kind::Shared {
+            return self.on_shared(now, id, completion);
+        }
         let key = id.connection;
         let live = match self.connections.get_mut(key as usize) {
             Some(connection) if connection.id == completion.conn => {
@@ -197,7 +201,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
                 }
             }
             // Unsignalled: only failures are told, and the response fails with it.
-            Kind::Write | Kind::Probe => {}
+            Kind::Write | Kind::Probe | Kind::Shared => {}
             Kind::Read => self.on_fetched(now, key, id.index, success && live),
             Kind::Response => self.on_sent(now, key, id.index, success && live),
         }

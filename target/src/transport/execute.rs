@@ -70,6 +70,9 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         match outcome {
             Ok((role, result)) => {
                 let (entries, flow) = (command.sqsize.entries(), command.sq_flow_control());
+                if self.config.shared_receive && matches!(role, Role::Admin(_)) {
+                    connection.guest = Some(self.registry.guests().enter(connection.peer));
+                }
                 connection.connected(role, entries, flow);
                 tracing::info!(qid = %command.qid, entries, controller = result, "queue connected");
                 self.complete(now, slot, result, Status::SUCCESS);

@@ -19,6 +19,7 @@ use super::buffer::Class;
 use super::connection::{Agreement, Connection, Phase, Receives, Role};
 use super::reactor::{Reactor, key_of};
 use super::request::State;
+use super::shared::SharedKey;
 use super::wr_id::MAX_CONNECTIONS;
 use crate::storage::Storage;
 
@@ -33,6 +34,12 @@ const ADMIN_SHARE: u64 = 8;
 /// no Fabrics Connect was accepted yet, with I/O queues and with all: who only knocks must not keep
 /// others out.
 const KNOCKING_EIGHTHS: (u64, u64) = (6, 7);
+
+/// What a connection has to leave of something: a part of everything is kept for admin queues, since
+/// a host with many queues must not keep others from reaching the target at all.
+fn kept_for_admin(all: u64, agreement: &Agreement) -> u64 {
+    if agreement.qid.is_admin() { 0 } else { all / ADMIN_SHARE }
+}
 
 impl<F: Fabric, S: Storage> Reactor<F, S> {
     pub(super) fn on_event(&mut self, now: Timestamp, event: &CmEvent) {
@@ -97,7 +104,31 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         let limits = &self.config.limits;
         let agreement =
             Agreement::new(private_data, offered, limits, &device, self.config.read_depth)?;
-        let receive_bytes = Receives::bytes_needed(&agreement);
+        let may_share = self.config.shared_receive
+            && !agreement.qid.is_admin()
+            && device.max_shared_receives > 0
+            && self.registry.guests().knows(peer);
+        let shared = if may_share { self.shared_for(now, id, &agreement, &device) } else { None };
+        // It has to be there still when another connection made room.
+        if let Some(shared) = shared {
+            self.shared.enter(shared);
+        }
+        let accepted = self.accept_from(now, (id, peer), agreement, shared);
+        if let (Err(_), Some(shared)) = (&accepted, shared) {
+            self.leave_shared(shared);
+        }
+        accepted
+    }
+
+    fn accept_from(
+        &mut self,
+        now: Timestamp,
+        (id, peer): (ConnId, IpAddr),
+        agreement: Agreement,
+        shared: Option<SharedKey>,
+    ) -> Result<Agreement, RejectStatus> {
+        let none = RejectStatus::NO_RESOURCES;
+        let receive_bytes = if shared.is_some() { 0 } else { Receives::bytes_needed(&agreement) };
         let knocking_bytes = receive_bytes.saturating_add(self.knocking_bytes(peer));
         let (io, all) = KNOCKING_EIGHTHS;
         let eighths = if agreement.qid.is_admin() { all } else { io };
@@ -105,28 +136,21 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             tracing::debug!(%peer, knocking_bytes, "too many connections without Fabrics Connect");
             return Err(none);
         }
-        let piece = loop {
-            match self.take_room(now, &agreement) {
-                Some(piece) => break piece,
+        let receives = loop {
+            match self.take_room(now, &agreement, shared) {
+                Some(receives) => break receives,
                 None if self.drop_unanswered(now) => {}
                 None => return Err(none),
             }
         };
-        let chunk = piece.chunk();
-        let (Some(memory), Some(&region)) =
-            (self.arena.memory(chunk), self.regions.receive.get(usize::from(chunk)))
-        else {
-            self.arena.release(piece);
-            return Err(none);
-        };
-        let place = (piece, Arc::clone(memory), region);
-        let receives = Receives::new(place, agreement.in_capsule_bytes);
         let config = QpConfig {
             domain: self.regions.domain,
             max_send: agreement.max_send(),
             max_recv: agreement.receives,
+            shared_receive: shared.and_then(|shared| self.shared.id(shared)),
         };
         let timeout = self.config.connect_timeout;
+        let receives = (receives, shared);
         let mut connection = Connection::new((id, peer), agreement, receives, now, timeout);
         connection.agreement.may_invalidate &= self.config.remote_invalidate;
         let key = key_of(self.connections.vacant_key());
@@ -140,18 +164,23 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             }
             Err(error) => {
                 tracing::warn!(error = &*error, "a connection cannot be accepted");
-                self.arena.release(connection.receives.into_piece());
+                if let Some(piece) = connection.receives.into_piece() {
+                    self.arena.release(piece);
+                }
                 Err(none)
             }
         }
     }
 
     /// Receive buffers for a connection, if there is room for it in every respect.
-    fn take_room(&mut self, now: Timestamp, agreement: &Agreement) -> Option<Piece> {
-        // A part of everything is kept for admin queues: a host with many queues must not keep
-        // others from reaching the target at all.
+    fn take_room(
+        &mut self,
+        now: Timestamp,
+        agreement: &Agreement,
+        shared: Option<SharedKey>,
+    ) -> Option<Receives> {
         let most = self.config.max_connections.min(MAX_CONNECTIONS) as usize;
-        let share = |all: u64| if agreement.qid.is_admin() { 0 } else { all / ADMIN_SHARE };
+        let share = |all| kept_for_admin(all, agreement);
         let kept = share(most as u64);
         if self.connections.len() as u64 + kept >= most as u64 {
             tracing::debug!(limit = most, "no connections are left");
@@ -163,9 +192,30 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             tracing::debug!(limit = self.config.max_requests, "no request slots are left");
             return None;
         }
-        let receive_bytes = Receives::bytes_needed(agreement);
+        if let Some(shared) = shared {
+            return self.shared.receives(shared);
+        }
+        let piece = self.take_receives(now, agreement, Receives::bytes_needed(agreement))?;
+        let chunk = piece.chunk();
+        let (Some(memory), Some(&region)) =
+            (self.arena.memory(chunk), self.regions.receive.get(usize::from(chunk)))
+        else {
+            self.arena.release(piece);
+            return None;
+        };
+        let place = (piece, Arc::clone(memory), region);
+        Some(Receives::new(place, agreement.in_capsule_bytes))
+    }
+
+    /// A part of the receive buffers, of which there may be more than before.
+    pub(super) fn take_receives(
+        &mut self,
+        now: Timestamp,
+        agreement: &Agreement,
+        receive_bytes: u64,
+    ) -> Option<Piece> {
         let free = self.arena.free_bytes();
-        let kept = share(self.arena.most_bytes());
+        let kept = kept_for_admin(self.arena.most_bytes(), agreement);
         if free < receive_bytes.saturating_add(kept) {
             tracing::debug!(free, kept, "no receive buffers are left");
             return None;
@@ -223,11 +273,13 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
     ) -> Result<(), Box<dyn core::error::Error>> {
         let agreement = connection.agreement;
         self.fabric.create_qp(connection.id, config)?;
-        for index in 0..agreement.receives {
-            connection.recycle(key, index);
+        if connection.shared.is_none() {
+            for index in 0..agreement.receives {
+                connection.recycle(key, index);
+            }
+            self.fabric.post_recv(connection.id, &connection.to_receive)?;
+            connection.to_receive.clear();
         }
-        self.fabric.post_recv(connection.id, &connection.to_receive)?;
-        connection.to_receive.clear();
         let size = QueueSize::from_entries(agreement.entries).unwrap_or(QueueSize::MIN_LEGAL);
         let private_data = ConnectAccept::new(size).to_bytes();
         let params = ConnectParams {
@@ -246,7 +298,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         let knocking = self.connections.iter().filter(|(_, connection)| {
             connection.peer == peer && matches!(connection.role, Role::Fresh | Role::Connecting)
         });
-        knocking.map(|(_, connection)| Receives::bytes_needed(&connection.agreement)).sum()
+        knocking.map(|(_, connection)| connection.receives.own_bytes()).sum()
     }
 
     fn refuse(&mut self, now: Timestamp, id: ConnId, peer: SocketAddr, status: RejectStatus) {
@@ -346,8 +398,13 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         if matches!(connection.role, Role::Admin(_)) {
             connection.role = Role::Gone;
         }
+        connection.guest = None;
         connection.note_storage_done();
-        connection.parked.clear();
+        for capsule in connection.parked.drain(..) {
+            if let Some(shared) = connection.shared {
+                self.shared.give_back(shared, capsule.receive);
+            }
+        }
         connection.ready.clear();
         connection.read_queue.clear();
         connection.to_receive.clear();
@@ -415,7 +472,12 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         let connection = self.connections.remove(key as usize);
         self.by_id.remove(&id);
         self.slots_promised -= connection.agreement.slots;
-        self.arena.release(connection.receives.into_piece());
+        if let Some(shared) = connection.shared {
+            self.leave_shared(shared);
+        }
+        if let Some(piece) = connection.receives.into_piece() {
+            self.arena.release(piece);
+        }
         self.pool.leave(key);
         self.closing -= 1;
         self.stats.closed += 1;
@@ -449,11 +511,8 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         } else {
             self.stats.anomalies += 1;
         }
-        if let Some(receive) = request.receive
-            && connection.is_live()
-        {
-            connection.recycle(request.connection, receive);
-            self.list(request.connection);
+        if let Some(receive) = request.receive {
+            self.give_back(request.connection, receive);
         }
     }
 

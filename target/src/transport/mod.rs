@@ -9,6 +9,7 @@
 //! exchange.rs   RDMA READ of the host's data; RDMA WRITE and response, in batches
 //! execute.rs    storage operations, admin commands, Connect
 //! lifecycle.rs  connections come and go
+//! shared.rs     receives that many queues share
 //! reactor.rs    one turn of the loop, timers, sleep
 //! ```
 #![forbid(unsafe_code)]
@@ -25,6 +26,7 @@ mod reactor;
 mod request;
 mod sgl;
 mod share;
+mod shared;
 mod sparse;
 mod stats;
 mod wr_id;

@@ -22,6 +22,7 @@ use super::arena::Arena;
 use super::buffer::{BufferPool, PoolConfig};
 use super::connection::{Connection, Phase, Role};
 use super::request::{Request, State};
+use super::shared::SharedQueues;
 use super::sparse::Sparse;
 use super::stats::Statistics;
 use super::wr_id::MAX_CONNECTIONS;
@@ -53,6 +54,9 @@ pub struct ReactorConfig {
     /// As much as they may grow to when there are many queues, by `receive_bytes` at a time; they do
     /// not shrink. Not less than `receive_bytes`.
     pub receive_max_bytes: usize,
+    /// I/O queues of hosts with a controller take their receives from queues that they share, where
+    /// the device has such: `receive_bytes / 2`, but four times the largest queue at least.
+    pub shared_receive: bool,
     /// Connections at most.
     pub max_connections: u32,
     /// Requests at most, for all connections together. A queue takes up to its entries, and half
@@ -95,6 +99,7 @@ impl Default for ReactorConfig {
             reserve_bytes: 1 << 20,
             receive_bytes: 64 << 20,
             receive_max_bytes: 512 << 20,
+            shared_receive: false,
             max_connections: 1024,
             max_requests: 32 << 10,
             read_depth: 16,
@@ -149,6 +154,7 @@ pub struct Reactor<F: Fabric, S: Storage> {
     pub(super) arena: Arena,
     pub(super) responses: Arc<Memory>,
     pub(super) regions: Regions,
+    pub(super) shared: SharedQueues,
     pub(super) requests: Slab<Request>,
     pub(super) connections: Slab<Connection>,
     pub(super) by_id: BTreeMap<ConnId, u32>,
@@ -231,6 +237,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             arena,
             responses,
             regions,
+            shared: SharedQueues::default(),
             requests: Slab::new(),
             connections: Slab::new(),
             by_id: BTreeMap::new(),
@@ -308,7 +315,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         }
         // What is posted has timers that nobody has heard of yet, and what is freed may be waited
         // for: both count as work, so that nobody sleeps over them.
-        worked |= !self.listed.is_empty();
+        worked |= !self.listed.is_empty() || self.shared.has_to_post();
         self.post_batches(now);
         self.fabric.flush(now);
         worked |= self.reap(now);
@@ -321,7 +328,12 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
     /// Sleep until the fabric's `wait_fds`, the storage's own or the waker say otherwise.
     pub fn arm(&mut self, now: Timestamp) -> Armed {
         self.sweep(now);
-        if self.reap(now) || !self.listed.is_empty() || self.unsubmitted || self.pool.may_grant() {
+        if self.reap(now)
+            || !self.listed.is_empty()
+            || self.shared.has_to_post()
+            || self.unsubmitted
+            || self.pool.may_grant()
+        {
             return Armed::Ready;
         }
         let mut deadline = self.drain_deadline.unwrap_or(Timestamp::NEVER);
@@ -496,7 +508,10 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
     /// Requests that own a slot, and bytes of the buffer pool and of receive buffers that are not
     /// lent. When all connections are gone this is as at the start.
     pub fn resources(&self) -> Resources {
+        let (shared_receives, shared_receives_free) = self.shared.counts();
         Resources {
+            shared_receives,
+            shared_receives_free,
             requests: self.requests.len(),
             buffer_bytes: self.pool.total_bytes(),
             buffer_bytes_free: self.pool.free_bytes(),
@@ -519,6 +534,11 @@ pub struct Resources {
     pub buffer_bytes_free: u64,
     /// Bytes free for receive buffers, those that can still be allocated included.
     pub receive_bytes_free: u64,
+    /// Receives of shared queues, and how many of them no connection holds. Both 0 when no
+    /// connection shares any.
+    pub shared_receives: u32,
+    /// See `shared_receives`.
+    pub shared_receives_free: u32,
     /// Memories that receive buffers lie in.
     pub receive_memories: usize,
     /// Requests without a buffer.

@@ -127,6 +127,8 @@ pub struct Statistics {
     pub read_waits: u64,
     /// Capsules that waited because the peer did not acknowledge responses.
     pub parked_capsules: u64,
+    /// In-capsule data that moved to the buffer pool because few shared receives were left.
+    pub shared_copies: u64,
     /// Connections accepted.
     pub accepted: u64,
     /// Connection requests refused.
@@ -184,6 +186,7 @@ impl Statistics {
             (&mut self.storage_waits, other.storage_waits),
             (&mut self.read_waits, other.read_waits),
             (&mut self.parked_capsules, other.parked_capsules),
+            (&mut self.shared_copies, other.shared_copies),
             (&mut self.accepted, other.accepted),
             (&mut self.rejected, other.rejected),
             (&mut self.closed, other.closed),

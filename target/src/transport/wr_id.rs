@@ -17,6 +17,9 @@ pub(super) enum Kind {
     Write,
     /// A response; the index is the request's slot.
     Response,
+    /// A receive of a shared queue, which stands in the connection's place; the index is the
+    /// buffer's.
+    Shared,
     /// A question whether the peer is still there; the index means nothing.
     Probe,
 }
@@ -37,6 +40,10 @@ impl WrId {
         Self { kind: Kind::Receive, connection, index }
     }
 
+    pub(super) const fn shared(queue: u32, index: u32) -> Self {
+        Self { kind: Kind::Shared, connection: queue, index }
+    }
+
     pub(super) fn encode(self) -> u64 {
         let kind: u64 = match self.kind {
             Kind::Receive => 1,
@@ -44,6 +51,7 @@ impl WrId {
             Kind::Write => 3,
             Kind::Response => 4,
             Kind::Probe => 5,
+            Kind::Shared => 6,
         };
         kind << KIND_SHIFT
             | u64::from(self.connection % MAX_CONNECTIONS) << CONNECTION_SHIFT
@@ -58,6 +66,7 @@ impl WrId {
             3 => Kind::Write,
             4 => Kind::Response,
             5 => Kind::Probe,
+            6 => Kind::Shared,
             _ => return None,
         };
         let connection = u32::try_from(bits >> CONNECTION_SHIFT & 0x00ff_ffff).ok()?;
@@ -75,7 +84,14 @@ mod tests {
     proptest! {
         #[test]
         fn round_trip(connection in 0..MAX_CONNECTIONS, index: u32) {
-            for kind in [Kind::Receive, Kind::Read, Kind::Write, Kind::Response, Kind::Probe] {
+            for kind in [
+                Kind::Receive,
+                Kind::Read,
+                Kind::Write,
+                Kind::Response,
+                Kind::Probe,
+                Kind::Shared,
+            ] {
                 let id = WrId { kind, connection, index };
                 prop_assert_eq!(WrId::decode(id.encode()), Some(id));
             }

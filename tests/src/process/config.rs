@@ -1,6 +1,6 @@
 //! The TOML that `lariatd` is given. Called by tests, through `target`.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -43,7 +43,7 @@ pub struct TargetConfig {
     /// Whether it talks UDP only, also to hosts on this machine.
     pub udp: bool,
     /// Keys of the `[target]` table.
-    pub settings: Vec<(&'static str, u64)>,
+    pub settings: Vec<(&'static str, String)>,
 }
 
 impl TargetConfig {
@@ -70,8 +70,8 @@ impl TargetConfig {
 
     /// With a key of the `[target]` table.
     #[must_use]
-    pub fn set(mut self, key: &'static str, value: u64) -> Self {
-        self.settings.push((key, value));
+    pub fn set(mut self, key: &'static str, value: impl Display) -> Self {
+        self.settings.push((key, value.to_string()));
         self
     }
 

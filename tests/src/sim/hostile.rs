@@ -206,7 +206,7 @@ impl Hostile {
         };
         match event {
             CmEvent::Resolved { .. } => {
-                let qp = QpConfig { domain: self.domain, max_send: 64, max_recv: RECEIVES };
+                let qp = QpConfig::new(self.domain, 64, RECEIVES);
                 self.fabric.create_qp(conn, &qp).map_err(|e| e.to_string())?;
                 let receives: Vec<_> = (0..u64::from(RECEIVES))
                     .map(|index| {

@@ -150,12 +150,15 @@ impl Plan {
             in_capsule_bytes: rng.pick(&[0, 4096, 8192, 8192, 512]),
             max_hosts: 64,
         };
+        // Of its own, so that what else a seed decides stays as it was.
+        let shared_receive = Rng::new(seed ^ 0x5a).percent(40);
         let reactor = ReactorConfig {
             limits,
             data_bytes: mdts_bytes * rng.pick(&[2, 8, 32]),
             reserve_bytes: 64 << 10,
             receive_bytes: rng.pick(&[3 << 20, 8 << 20, 48 << 20]),
             receive_max_bytes: 48 << 20,
+            shared_receive,
             max_connections: 256,
             max_requests: 16 << 10,
             read_depth: rng.pick(&[1, 1, 2, 4, 16]),

@@ -1,12 +1,19 @@
 //! One connection: its rdma_cm identifier, its queue pair, and how far it has come. Called by
 //! `fabric` and `events`, which own all moves of the state.
 
+use core::time::Duration;
+
 use lariat_roce::time::Timestamp;
 use lariat_roce::verbs::{ConnId, DisconnectReason, DomainId, WcOpcode, WcStatus, WorkCompletion};
 use rdma_sys::{ibv_wc, ibv_wc_flags, ibv_wc_status};
 
 use super::cm::CmId;
+use super::events::CLOSE_TIMEOUT;
 use super::qp::{Awaited, QueuePair, Tag};
+
+/// How long a device may take to say that a broken queue pair takes no more receives of a shared
+/// queue, which it should do at once; Soft-RoCE of Linux 6.1 never does.
+const LAST_RECEIVE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Where a connection is on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,28 +121,34 @@ impl Conn {
     #[inline]
     pub(super) fn complete(&mut self, tag: Tag, wc: &ibv_wc) -> Option<WorkCompletion> {
         let entry = self.qp.as_mut()?.retire(tag)?;
-        let status = status_of(wc.status, tag.receive);
-        let success = status == WcStatus::Success;
+        let conn = handle(usize::from(tag.slot), self.generation);
+        let mut completion = completion_of(conn, entry.wr_id, entry.opcode, wc, tag.receive);
+        let success = completion.status == WcStatus::Success;
         if success && !entry.signaled {
             return None;
         }
-        let byte_len = match entry.opcode {
-            WcOpcode::Recv if success => wc.byte_len,
-            WcOpcode::Read if success => entry.length,
-            _ => 0,
-        };
-        let invalidated =
-            tag.receive && success && wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_INV.0 != 0;
-        // SAFETY: both members of the union are 32 bits of integer.
-        let key = unsafe { wc.imm_data_invalidated_rkey_union.invalidated_rkey };
-        Some(WorkCompletion {
-            conn: handle(usize::from(tag.slot), self.generation),
-            wr_id: entry.wr_id,
-            status,
-            opcode: entry.opcode,
-            byte_len,
-            invalidated: invalidated.then_some(lariat_wire::rocev2::Rkey(key)),
-        })
+        if success && entry.opcode == WcOpcode::Read {
+            completion.byte_len = entry.length;
+        }
+        Some(completion)
+    }
+
+    /// Whether its queue pair may still have a receive of a shared queue: the device has not said
+    /// otherwise.
+    pub(super) fn may_hold_shared(&self) -> bool {
+        self.qp.as_ref().is_some_and(|qp| qp.shared.is_some() && !qp.took_last)
+    }
+
+    /// When its end is reported whatever is missing, by the `deadline` of [`State::Closing`]: long
+    /// before that if it is the device's word about the shared queue alone.
+    pub(super) fn end_by(&self, deadline: Timestamp) -> Timestamp {
+        let told = matches!(self.state, State::Closing { told: true, .. });
+        let drained = self.qp.as_ref().is_none_or(QueuePair::is_drained);
+        if told && drained && self.may_hold_shared() {
+            deadline - (CLOSE_TIMEOUT - LAST_RECEIVE_TIMEOUT)
+        } else {
+            deadline
+        }
     }
 
     /// Takes the queue pair from the device; what was outstanding comes as flushed.
@@ -154,6 +167,25 @@ impl Conn {
             });
         }
     }
+}
+
+/// What the device says, in our words; of an RDMA READ it does not say the length.
+#[inline]
+pub(super) fn completion_of(
+    conn: ConnId,
+    wr_id: u64,
+    opcode: WcOpcode,
+    wc: &ibv_wc,
+    receive: bool,
+) -> WorkCompletion {
+    let status = status_of(wc.status, receive);
+    let success = status == WcStatus::Success;
+    let byte_len = if success && opcode == WcOpcode::Recv { wc.byte_len } else { 0 };
+    let invalidated = receive && success && wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_INV.0 != 0;
+    // SAFETY: both members of the union are 32 bits of integer.
+    let key = unsafe { wc.imm_data_invalidated_rkey_union.invalidated_rkey };
+    let invalidated = invalidated.then_some(lariat_wire::rocev2::Rkey(key));
+    WorkCompletion { conn, wr_id, status, opcode, byte_len, invalidated }
 }
 
 /// Our word for a status of libibverbs.

@@ -18,6 +18,9 @@ use super::news::NewsChannel;
 /// to hold both queues of a queue pair with room to spare.
 const MAX_DEPTH: u32 = 1 << 13;
 
+/// Receives of a shared queue, at most: their numbers have 16 bits.
+const MAX_SHARED: u32 = 1 << 15;
+
 /// What a device can do. Read once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Abilities {
@@ -28,6 +31,8 @@ pub(super) struct Abilities {
     pub(super) max_reads_in: u8,
     pub(super) max_cqe: u32,
     pub(super) max_regions: u32,
+    /// Receives of a shared queue; 0: none.
+    pub(super) max_shared: u32,
     pub(super) send_with_invalidate: bool,
     pub(super) iwarp: bool,
 }
@@ -140,6 +145,12 @@ impl Device {
             max_reads_in: reads(attributes.max_qp_rd_atom),
             max_cqe: limit(attributes.max_cqe),
             max_regions: limit(attributes.max_mr),
+            // On iWARP an empty queue ends the connection; here the peer has to try again.
+            max_shared: if iwarp || attributes.max_srq <= 0 || attributes.max_srq_sge < 1 {
+                0
+            } else {
+                limit(attributes.max_srq_wr).min(limit(attributes.max_cqe) / 2).min(MAX_SHARED)
+            },
             send_with_invalidate: attributes.device_cap_flags & management != 0,
             iwarp,
         };
@@ -182,24 +193,29 @@ impl Device {
             send_with_invalidate: self.abilities.send_with_invalidate && remote_invalidate,
             read_sink_needs_remote_write: self.abilities.iwarp,
             max_message_bytes: largest.max(1 << 16),
+            max_shared_receives: self.abilities.max_shared,
         }
     }
 
-    /// Promises entries of completion queues for a send queue and a receive queue of these depths.
-    /// Says which.
-    pub(super) fn promise(&mut self, sends: u32, receives: u32) -> io::Result<(usize, usize)> {
-        let Self { send_cqs, receive_cqs, context, channel, abilities, .. } = self;
+    /// Promises entries of a completion queue of send queues. Says which.
+    pub(super) fn promise_sends(&mut self, entries: u32) -> io::Result<usize> {
+        let Self { send_cqs, context, channel, abilities, .. } = self;
         // SAFETY: the anchor keeps the context alive; the channel is destroyed after the queues.
-        let send = unsafe { send_cqs.promise(*context, channel, sends, abilities.max_cqe)? };
+        unsafe { send_cqs.promise(*context, channel, entries, abilities.max_cqe) }
+    }
+
+    /// The same of receive queues.
+    pub(super) fn promise_receives(&mut self, entries: u32) -> io::Result<usize> {
+        let Self { receive_cqs, context, channel, abilities, .. } = self;
         // SAFETY: as above.
-        let receive =
-            unsafe { receive_cqs.promise(*context, channel, receives, abilities.max_cqe) };
-        if receive.is_err()
-            && let Some(cq) = send_cqs.get_mut(send)
-        {
-            cq.unpromise(sends);
+        unsafe { receive_cqs.promise(*context, channel, entries, abilities.max_cqe) }
+    }
+
+    /// Takes back a promise of [`Self::promise_sends`].
+    pub(super) fn unpromise_sends(&mut self, place: usize, entries: u32) {
+        if let Some(cq) = self.send_cqs.get_mut(place) {
+            cq.unpromise(entries);
         }
-        Ok((send, receive?))
     }
 
     /// Asks for a wake-up with the next message, and if somebody waits for it with the next end of

@@ -14,9 +14,10 @@ use super::fabric::IbFabric;
 use super::group::{Parcel, Request, Turn};
 use super::inventory;
 use super::news::News;
+use super::verbs::CM_INTERVAL;
 
 /// How long flushing and the peer's good-bye may take.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Between attempts to listen again where the device went away.
 const REVIVAL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the kernel may take at a time to resolve an address. Where it does not know the neighbour
@@ -220,7 +221,7 @@ impl IbFabric {
                 tracing::error!(device, ?news, "the RDMA device has failed");
                 self.lose_device(place);
             }
-            News::Established(_) | News::QueuePairLost(_) => {
+            News::Established(_) | News::QueuePairLost(_) | News::TookLast(_) => {
                 if !self.on_queue_pair_news(news) {
                     self.member.pass_on(news);
                 }
@@ -231,12 +232,18 @@ impl IbFabric {
 
     /// Says whether the queue pair is ours.
     fn on_queue_pair_news(&mut self, news: News) -> bool {
-        let (News::Established(key) | News::QueuePairLost(key)) = news else { return false };
+        let (News::Established(key) | News::QueuePairLost(key) | News::TookLast(key)) = news else {
+            return false;
+        };
         let is_it = |conn: &Conn| conn.qp.as_ref().is_some_and(|qp| qp.key() == key);
         let Some((slot, conn)) = self.conns.iter_mut().find(|(_, conn)| is_it(conn)) else {
             return false;
         };
-        if matches!(news, News::Established(_)) {
+        if matches!(news, News::TookLast(_)) {
+            if let Some(qp) = &mut conn.qp {
+                qp.took_last = true;
+            }
+        } else if matches!(news, News::Established(_)) {
             if let Err(error) = conn.id.notify_established() {
                 tracing::debug!(%error, "the kernel knows already that the connection stands");
             }
@@ -412,7 +419,11 @@ impl IbFabric {
         let Some(conn) = self.conns.get_mut(slot) else { return true };
         let State::Closing { reason, told, deadline } = conn.state else { return true };
         let drained = conn.qp.as_ref().is_none_or(|qp| qp.is_drained());
-        if now < deadline && !(drained && told) {
+        let waits_for_news = conn.may_hold_shared();
+        if now < conn.end_by(deadline) && !(drained && told && !waits_for_news) {
+            if waits_for_news {
+                self.next_news_look = self.next_news_look.min(now + CM_INTERVAL);
+            }
             return false;
         }
         conn.state = State::Dead;
@@ -477,6 +488,7 @@ impl IbFabric {
                 }
             }
         }
+        self.shared.lose(place);
         self.regions.leave(place);
         // Others of this process may still have the device open, and with it this descriptor.
         if let Err(error) = self.epoll.delete(device.news.as_fd()) {

@@ -2,7 +2,7 @@
 //! in which it must be destroyed. Called by `verbs`, which implements the trait, and by `events`.
 
 use core::net::SocketAddr;
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
@@ -21,6 +21,7 @@ use super::device::Device;
 use super::group::Member;
 use super::memory::Regions;
 use super::qp::{Chain, QueuePair, Sizes, Tag};
+use super::shared::SharedQueues;
 use crate::error::{QpError, RegisterError, StaleHandle};
 use crate::fabric::FabricCounters;
 
@@ -28,11 +29,13 @@ use crate::fabric::FabricCounters;
 pub(super) const MAX_CONNECTIONS: usize = 1 << 16;
 /// The provider for RDMA devices.
 ///
-/// The order of the fields is the order of destruction: queue pairs before regions and domains,
-/// these before the devices' completion queues, identifiers before their event channel.
+/// The order of the fields is the order of destruction: queue pairs before shared queues, these
+/// before regions and domains, these before the devices' completion queues, identifiers before
+/// their event channel.
 pub struct IbFabric {
     pub(super) conns: Slab<Conn>,
     pub(super) by_key: BTreeMap<IdKey, usize>,
+    pub(super) shared: SharedQueues,
     pub(super) regions: Regions,
     /// By number; one that went away leaves its place empty.
     pub(super) devices: Vec<Option<Device>>,
@@ -93,6 +96,7 @@ impl IbFabric {
         Ok(Self {
             conns: Slab::new(),
             by_key: BTreeMap::new(),
+            shared: SharedQueues::default(),
             regions: Regions::default(),
             devices: Vec::new(),
             member,
@@ -239,9 +243,17 @@ impl IbFabric {
             return Err(StaleHandle { what: "place for a queue pair" }.into());
         }
         let limit = device.abilities.max_depth;
-        for (what, wanted) in
-            [("send requests", config.max_send), ("receive requests", config.max_recv)]
-        {
+        let shared = match config.shared_receive {
+            None => None,
+            Some(id) => {
+                let srq = self.shared.find(id);
+                let srq = srq.filter(|srq| (srq.device, srq.domain) == (place, config.domain));
+                Some((id, srq.ok_or(StaleHandle { what: "shared receive queue of its device" })?))
+            }
+        };
+        // Without receives of its own it takes up no room for their completions.
+        let receives = if shared.is_some() { 0 } else { config.max_recv.max(1) };
+        for (what, wanted) in [("send requests", config.max_send), ("receive requests", receives)] {
             if wanted > limit {
                 return Err(QpError::Limit { what, wanted, limit });
             }
@@ -253,10 +265,19 @@ impl IbFabric {
         let pd = pd.ok_or(StaleHandle { what: "protection domain" })?;
         // Room for unsignalled requests that are over but not yet known to be.
         let sends = (config.max_send + (config.max_send / 2).max(16)).min(limit);
-        let receives = config.max_recv.max(1);
-        let (send_cq, receive_cq) = device.promise(sends, receives).map_err(QpError::Io)?;
+        let send_cq = device.promise_sends(sends).map_err(QpError::Io)?;
+        // The completions of a shared queue have their room already.
+        let receive_cq = match shared {
+            Some((_, srq)) => Ok(srq.cq),
+            None => device.promise_receives(receives),
+        };
+        let receive_cq = receive_cq.map_err(|error| {
+            device.unpromise_sends(send_cq, sends);
+            QpError::Io(error)
+        })?;
         let cqs = device.send_cqs.get_mut(send_cq).zip(device.receive_cqs.get_mut(receive_cq));
         let cqs = cqs.ok_or(StaleHandle { what: "completion queue" })?;
+        let srq = shared.map_or(ptr::null_mut(), |(_, srq)| srq.as_ptr());
         let sge = device.abilities.max_sge.min(2);
         let mut made = Err(io::ErrorKind::Unsupported.into());
         let mut max_inline = 0;
@@ -266,6 +287,7 @@ impl IbFabric {
             let mut attributes: ibv_qp_init_attr = unsafe { core::mem::zeroed() };
             attributes.send_cq = cqs.0.as_ptr();
             attributes.recv_cq = cqs.1.as_ptr();
+            attributes.srq = srq;
             attributes.qp_type = ibv_qp_type::IBV_QPT_RC;
             attributes.cap = ibv_qp_cap {
                 max_send_wr: sends,
@@ -298,14 +320,28 @@ impl IbFabric {
         let qp = unsafe {
             QueuePair::new(raw, sizes, device.abilities.iwarp, conn.generation, slot_number)
         };
-        conn.qp = Some(qp);
+        let number = qp.number();
+        let qp = conn.qp.insert(qp);
+        if let Some((id, _)) = shared {
+            qp.shared = Some(id);
+            self.shared.join(id, (place, number), slot);
+        }
         conn.domain = Some(config.domain);
         Ok(())
     }
 
     /// Destroys a connection's queue pair: nothing touches its memory any more.
     pub(super) fn drop_qp(&mut self, slot: usize) {
+        let qp = self.conns.get(slot).and_then(|conn| conn.qp.as_ref());
+        let shared = qp.and_then(|qp| Some((qp.shared?, qp.number())));
+        if shared.is_some() {
+            if let Some(qp) = self.conns.get_mut(slot).and_then(|conn| conn.qp.as_mut()) {
+                qp.set_error();
+            }
+            self.drain_completions();
+        }
         let Some(conn) = self.conns.get_mut(slot) else { return };
+        let place = conn.device;
         let qp = conn.qp.take();
         conn.id.destroy_qp();
         if let Some((qp, place)) = qp.zip(conn.device)
@@ -319,6 +355,10 @@ impl IbFabric {
                 cq.leave(receives);
             }
         }
+        if let Some(((id, number), place)) = shared.zip(place) {
+            self.drain_completions();
+            self.shared.leave(id, (place, number));
+        }
     }
 
     /// Takes completions of the devices.
@@ -327,7 +367,7 @@ impl IbFabric {
         budget: usize,
         completions: &mut Vec<WorkCompletion>,
     ) {
-        let Self { devices, conns, room, broken, counters, send_look, .. } = self;
+        let Self { devices, conns, room, broken, counters, send_look, shared, .. } = self;
         let mut left = budget.max(1);
         let mut failed = None;
         for (place, device) in devices.iter_mut().enumerate() {
@@ -352,13 +392,17 @@ impl IbFabric {
                             *send_look = None;
                         }
                         let conn = conns.get_mut(usize::from(tag.slot));
-                        // Of a queue pair that is gone, if not.
-                        let Some(conn) = conn.filter(|conn| conn.generation == tag.generation)
-                        else {
-                            continue;
+                        let completion = match conn.filter(|conn| conn.generation == tag.generation)
+                        {
+                            Some(conn) => conn.complete(tag, wc),
+                            // If not of a shared queue, then of a queue pair that is gone.
+                            None => shared.complete(place, tag, wc, conns),
                         };
-                        let Some(completion) = conn.complete(tag, wc) else { continue };
-                        if completion.status != WcStatus::Success && conn.is_up() {
+                        let Some(completion) = completion else { continue };
+                        let (slot, _) = parts(completion.conn);
+                        if completion.status != WcStatus::Success
+                            && conns.get(slot).is_some_and(Conn::is_up)
+                        {
                             let reason = match completion.status {
                                 WcStatus::RetryExceeded | WcStatus::RnrRetryExceeded => {
                                     DisconnectReason::Timeout
@@ -390,11 +434,13 @@ impl IbFabric {
     pub(super) fn earliest_deadline(&self) -> Timestamp {
         let waiting = self.closing.iter().chain(&self.connecting);
         waiting
-            .filter_map(|slot| match self.conns.get(*slot)?.state {
-                State::Closing { deadline, .. } | State::Connecting { deadline, .. } => {
-                    Some(deadline)
+            .filter_map(|slot| {
+                let conn = self.conns.get(*slot)?;
+                match conn.state {
+                    State::Closing { deadline, .. } => Some(conn.end_by(deadline)),
+                    State::Connecting { deadline, .. } => Some(deadline),
+                    _ => None,
                 }
-                _ => None,
             })
             .min()
             .unwrap_or(Timestamp::NEVER)

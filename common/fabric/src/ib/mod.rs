@@ -2,11 +2,9 @@
 //! Soft-RoCE and Soft-iWARP. [`IbFabric`] implements [`Fabric`](crate::Fabric) on them.
 //!
 //! Each object of the C libraries has its wrapper in a file of its own (`cm`, `device`, `cq`, `mr`,
-//! `qp`, `news`): only these contain unsafe code. `fabric` owns them, `verbs` is the trait, `events`
-//! says what connection events do, `group` shares listeners between threads, `cover` finds the
-//! device of an address.
-//!
-//! Receives are posted to each queue pair's own queue (why: docs/decisions/0005-ib-provider.md).
+//! `qp`, `srq`, `news`): only these contain unsafe code. `fabric` owns them, `verbs` is the trait,
+//! `shared` its part about shared receive queues, `events` says what connection events do, `group`
+//! shares listeners between threads, `cover` finds the device of an address.
 
 mod cm;
 mod conn;
@@ -23,6 +21,8 @@ mod mr;
 mod news;
 mod qp;
 mod ring;
+mod shared;
+mod srq;
 mod verbs;
 
 pub use cover::{Cover, local as cover_local, remote as cover_remote};

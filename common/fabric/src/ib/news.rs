@@ -23,6 +23,8 @@ pub(super) enum News {
     Established(QpKey),
     /// The device gave a queue pair up.
     QueuePairLost(QpKey),
+    /// A queue pair that is broken takes no more receives of its shared queue.
+    TookLast(QpKey),
     /// A completion queue is lost, and all its queue pairs with it.
     CompletionsLost,
     /// Nothing that we use.
@@ -45,6 +47,7 @@ fn sort(event: u32, element: usize, port: i32) -> News {
         {
             News::QueuePairLost(QpKey::of(element))
         }
+        _ if is(event, kind::IBV_EVENT_QP_LAST_WQE_REACHED) => News::TookLast(QpKey::of(element)),
         _ if is(event, kind::IBV_EVENT_CQ_ERR) => News::CompletionsLost,
         _ => News::Other(event),
     }
@@ -109,6 +112,7 @@ mod tests {
         assert_eq!(sort(9, 0, 2), News::Port { number: 2, up: true });
         assert_eq!(sort(10, 0, 1), News::Port { number: 1, up: false });
         assert_eq!(sort(4, 77, 0), News::Established(QpKey::of(77)));
+        assert_eq!(sort(16, 7, 0), News::TookLast(QpKey::of(7)));
         for lost in [1, 2, 3] {
             assert_eq!(sort(lost, 5, 0), News::QueuePairLost(QpKey::of(5)));
         }

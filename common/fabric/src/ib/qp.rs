@@ -8,7 +8,7 @@
 use core::ptr::{self, NonNull};
 use std::io;
 
-use lariat_roce::verbs::{PostErrorKind, SendOp, WcOpcode};
+use lariat_roce::verbs::{PostErrorKind, SendOp, SharedReceiveId, WcOpcode};
 use rdma_sys::{
     ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state, ibv_recv_wr, ibv_send_flags, ibv_send_wr,
     ibv_sge, ibv_wr_opcode, imm_data_invalidated_rkey_union_t, rdma_t, wr_t,
@@ -19,7 +19,8 @@ use super::ring::{Entry, Ring};
 /// RNR NAK timer of 0.64 ms (IBTA table 45); librdmacm leaves 655 ms.
 const MIN_RNR_TIMER: u8 = 12;
 
-/// The number that the device returns with a completion.
+/// The number that the device returns with a completion. Generation 0, which no connection has, is
+/// of a shared receive queue: `slot` is its number, `sequence` a place in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tag {
     pub(super) receive: bool,
@@ -118,8 +119,8 @@ impl Prepared {
 #[derive(Default)]
 pub(super) struct Chain {
     sends: Vec<ibv_send_wr>,
-    receives: Vec<ibv_recv_wr>,
-    /// Receives on their way to [`QueuePair::post_receives`].
+    pub(super) receives: Vec<ibv_recv_wr>,
+    /// Receives on their way to [`QueuePair::post_receives`], or to a shared queue.
     pub(super) prepared: Vec<Prepared>,
 }
 
@@ -145,7 +146,7 @@ impl QpKey {
 
 /// Why a device took no work request: drivers return the error's number, some of them negated, and
 /// Soft-iWARP's -1 with the number in `errno`.
-fn refusal(result: core::ffi::c_int) -> io::Error {
+pub(super) fn refusal(result: core::ffi::c_int) -> io::Error {
     match result {
         -1 => io::Error::last_os_error(),
         number => io::Error::from_raw_os_error(number.saturating_abs()),
@@ -226,6 +227,10 @@ pub(super) struct QueuePair {
     /// an RDMA READ; and what is not to be announced it sends out of our memory, through TCP, long
     /// after the completion of a later request has said that the memory is ours again.
     announces_all: bool,
+    /// Where its receives come from, if not from its own queue.
+    pub(super) shared: Option<SharedReceiveId>,
+    /// The device has said that it takes no more of them (`IBV_EVENT_QP_LAST_WQE_REACHED`).
+    pub(super) took_last: bool,
 }
 
 // SAFETY: libibverbs may be called from any thread; one value alone posts to the queue pair.
@@ -254,7 +259,15 @@ impl QueuePair {
             max_quiet: (sizes.sends / 4).max(1),
             awaited: Awaited::default(),
             announces_all: iwarp,
+            shared: None,
+            took_last: false,
         }
+    }
+
+    /// The device's number for it.
+    pub(super) fn number(&self) -> u32 {
+        // SAFETY: a live queue pair; the number never changes.
+        unsafe { (*self.raw.as_ptr()).qp_num }
     }
 
     pub(super) fn key(&self) -> QpKey {

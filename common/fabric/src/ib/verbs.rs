@@ -10,7 +10,7 @@ use lariat_roce::time::Timestamp;
 use lariat_roce::verbs::{
     Access, CmEvent, ConnId, ConnectParams, DeviceLimits, DisconnectReason, DomainId, ListenerId,
     MAX_SGE, PostError, PostErrorKind, QpConfig, RecvRequest, RegionId, SendOp, SendRequest,
-    SgeList, WcOpcode, WcStatus, WorkCompletion,
+    SgeList, SharedReceiveId, WcOpcode, WcStatus, WorkCompletion,
 };
 use lariat_wire::rocev2::Rkey;
 
@@ -34,7 +34,7 @@ const MAX_ACCEPT_DATA: usize = 196;
 const MAX_REJECT_DATA: usize = 148;
 /// Looking for connection events is a system call: not in every poll. More often while connections are
 /// set up.
-const CM_INTERVAL: Duration = Duration::from_millis(1);
+pub(super) const CM_INTERVAL: Duration = Duration::from_millis(1);
 const CM_INTERVAL_STARTING: Duration = Duration::from_micros(50);
 /// So many sleeps that completions ended may pass without a look.
 const MAX_ARMS: u8 = 16;
@@ -45,7 +45,7 @@ const NEWS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The memory of a request, for the device.
 #[inline]
-fn fill(
+pub(super) fn fill(
     request: &mut Prepared,
     regions: &Regions,
     (domain, device): (DomainId, usize),
@@ -261,11 +261,19 @@ impl Fabric for IbFabric {
         if found.is_up() {
             let _ = found.id.disconnect();
         }
+        let shares = found.qp.as_ref().is_some_and(|qp| qp.shared.is_some());
         self.drop_qp(slot);
         if let Some(found) = self.conns.try_remove(slot) {
             self.by_key.remove(&found.id.key());
         }
-        self.backlog.retain(|completion| completion.conn != conn);
+        self.backlog.retain_mut(|completion| {
+            if completion.conn != conn {
+                return true;
+            }
+            // A receive of a shared queue comes back all the same.
+            *completion = flushed(conn, completion.wr_id, completion.opcode);
+            shares && completion.opcode == WcOpcode::Recv
+        });
         self.outbox.retain(|event| super::events::conn_of(event) != conn);
     }
 
@@ -282,6 +290,9 @@ impl Fabric for IbFabric {
         }
         let (device, domain) = found.device.zip(found.domain).ok_or(none)?;
         let qp = found.qp.as_mut().ok_or(none)?;
+        if qp.shared.is_some() {
+            return Err(PostError { index: 0, kind: PostErrorKind::WrongState });
+        }
         chain.prepared.clear();
         let mut wrong = None;
         for (index, request) in requests.iter().enumerate() {
@@ -302,6 +313,32 @@ impl Fabric for IbFabric {
         });
         qp.post_receives(chain, entries).map_err(|(index, kind)| PostError { index, kind })?;
         wrong.map_or(Ok(()), Err)
+    }
+
+    fn create_shared_receive(
+        &mut self,
+        conn: ConnId,
+        domain: DomainId,
+        entries: u32,
+    ) -> Result<SharedReceiveId, QpError> {
+        self.make_shared(conn, domain, entries)
+    }
+
+    fn can_share(&self, conn: ConnId, shared: SharedReceiveId) -> bool {
+        let device = self.conn(conn).ok().and_then(|conn| conn.device);
+        device.is_some() && self.shared.find(shared).map(|srq| srq.device) == device
+    }
+
+    fn post_shared_receive(
+        &mut self,
+        shared: SharedReceiveId,
+        requests: &[RecvRequest],
+    ) -> Result<(), PostError> {
+        self.post_shared(shared, requests)
+    }
+
+    fn destroy_shared_receive(&mut self, shared: SharedReceiveId) -> bool {
+        self.drop_shared(shared)
     }
 
     fn post_send(&mut self, conn: ConnId, requests: &[SendRequest]) -> Result<(), PostError> {

@@ -15,7 +15,8 @@ use lariat_roce::time::Timestamp;
 use lariat_roce::transmit::Transmit;
 use lariat_roce::verbs::{
     Access, CmEvent, ConnId, ConnectParams, DeviceLimits, DomainId, ListenerId, PostError,
-    PostErrorKind, QpConfig, RecvRequest, RegionId, SendRequest, WcStatus, WorkCompletion,
+    PostErrorKind, QpConfig, RecvRequest, RegionId, SendRequest, SharedReceiveId, WcStatus,
+    WorkCompletion,
 };
 use lariat_wire::rocev2::{Packet, Rkey, UDP_PORT};
 
@@ -299,6 +300,20 @@ fn refused_in_words(to: IpAddr, errno: i32) -> String {
     format!("the system refused to send packets to {to}: {error}{remedy}")
 }
 
+fn qp_error(error: EndpointError) -> QpError {
+    match error {
+        EndpointError::UnknownConnection => stale().into(),
+        EndpointError::NoSharedReceive => StaleHandle { what: "shared receive queue" }.into(),
+        EndpointError::Limit { what, wanted, limit } => QpError::Limit { what, wanted, limit },
+        other => QpError::Io(io::Error::other(other)),
+    }
+}
+
+/// A shared receive queue as its endpoint calls it.
+fn inner(shared: SharedReceiveId) -> SharedReceiveId {
+    SharedReceiveId(shared.0 & CONN_MASK)
+}
+
 #[inline]
 fn tagged(port: usize, conn: ConnId) -> ConnId {
     ConnId((port as u64) << PORT_SHIFT | conn.0 & CONN_MASK)
@@ -392,12 +407,16 @@ impl<N: Network> Fabric for SoftFabric<N> {
         if !self.regions.has_domain(config.domain) {
             return Err(StaleHandle { what: "protection domain" }.into());
         }
+        let place = conn.0 >> PORT_SHIFT;
+        let mut config = *config;
+        if let Some(shared) = &mut config.shared_receive {
+            if shared.0 >> PORT_SHIFT != place {
+                return Err(StaleHandle { what: "shared receive queue of its device" }.into());
+            }
+            *shared = inner(*shared);
+        }
         let (port, conn, _) = self.port_mut(conn).ok_or_else(stale)?;
-        port.endpoint.create_qp(conn, config).map_err(|error| match error {
-            EndpointError::UnknownConnection => stale().into(),
-            EndpointError::Limit { what, wanted, limit } => QpError::Limit { what, wanted, limit },
-            other => QpError::Io(io::Error::other(other)),
-        })
+        port.endpoint.create_qp(conn, &config).map_err(qp_error)
     }
 
     fn connect(
@@ -461,6 +480,48 @@ impl<N: Network> Fabric for SoftFabric<N> {
     }
 
     #[inline]
+    fn create_shared_receive(
+        &mut self,
+        conn: ConnId,
+        domain: DomainId,
+        entries: u32,
+    ) -> Result<SharedReceiveId, QpError> {
+        if !self.regions.has_domain(domain) {
+            return Err(StaleHandle { what: "protection domain" }.into());
+        }
+        let place = conn.0 >> PORT_SHIFT << PORT_SHIFT;
+        let (port, conn, _) = self.port_mut(conn).ok_or_else(stale)?;
+        if !port.endpoint.contains(conn) {
+            return Err(stale().into());
+        }
+        let made = port.endpoint.create_shared_receive(domain, entries).map_err(qp_error)?;
+        Ok(SharedReceiveId(place | made.0))
+    }
+
+    fn can_share(&self, conn: ConnId, shared: SharedReceiveId) -> bool {
+        conn.0 >> PORT_SHIFT == shared.0 >> PORT_SHIFT
+            && self.port_of(conn).is_some_and(|(port, conn)| {
+                port.endpoint.contains(conn) && port.endpoint.has_shared_receive(inner(shared))
+            })
+    }
+
+    fn post_shared_receive(
+        &mut self,
+        shared: SharedReceiveId,
+        requests: &[RecvRequest],
+    ) -> Result<(), PostError> {
+        let none = PostError { index: 0, kind: PostErrorKind::NoSharedReceive };
+        let (port, _, regions) = self.port_mut(ConnId(shared.0)).ok_or(none)?;
+        port.endpoint.post_shared_receive(inner(shared), requests, regions)
+    }
+
+    fn destroy_shared_receive(&mut self, shared: SharedReceiveId) -> bool {
+        match self.port_mut(ConnId(shared.0)) {
+            Some((port, _, _)) => port.endpoint.destroy_shared_receive(inner(shared)),
+            None => true,
+        }
+    }
+
     fn post_send(&mut self, conn: ConnId, requests: &[SendRequest]) -> Result<(), PostError> {
         let none = PostError { index: 0, kind: PostErrorKind::NoQueuePair };
         let (port, conn, regions) = self.port_mut(conn).ok_or(none)?;

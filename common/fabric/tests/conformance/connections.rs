@@ -172,7 +172,7 @@ pub fn refuses_stale_handles<H: Harness>(pair: &mut Pair<H>) {
     let domain = pair.side(Host).domain;
     let region = pair.side(Host).region;
     let sge = pair.sge(Host, 0, 8);
-    let config = QpConfig { domain, max_send: 1, max_recv: 1 };
+    let config = QpConfig::new(domain, 1, 1);
     let fabric = pair.fabric(Host);
     let send = SendRequest { wr_id: 1, op: SendOp::Send, sges: SgeList::one(sge), signaled: true };
     let recv = RecvRequest { wr_id: 1, sges: SgeList::one(sge) };
@@ -203,7 +203,7 @@ pub fn limits_are_kept<H: Harness>(pair: &mut Pair<H>) {
     let _ = pair.event(Host);
     let limits = pair.fabric(Host).limits(conn).unwrap();
     let domain = pair.side(Host).domain;
-    let config = QpConfig { domain, max_send: limits.max_queue_depth + 1, max_recv: 1 };
+    let config = QpConfig::new(domain, limits.max_queue_depth + 1, 1);
     assert!(matches!(
         pair.fabric(Host).create_qp(conn, &config),
         Err(QpError::Limit { .. } | QpError::Io(_))

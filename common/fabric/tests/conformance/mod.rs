@@ -10,12 +10,14 @@
 mod connections;
 mod failures;
 pub mod pair;
+mod shared;
 mod transfers;
 
 pub use connections::*;
 pub use failures::*;
 #[allow(unused_imports, reason = "not every provider's test has use for all of them")]
 pub use pair::{Harness, Host, Pair, Target, params};
+pub use shared::*;
 pub use transfers::*;
 
 /// Makes the tests for a harness: an expression that is evaluated anew for each.
@@ -54,6 +56,10 @@ macro_rules! conformance {
             refuses_bad_local_memory
             fails_a_receive_that_is_too_small
             a_region_that_is_gone_is_not_touched
+            shared_receives_serve_whoever_sends
+            an_empty_shared_queue_makes_peers_wait
+            shared_receives_outlive_connections
+            taken_receives_come_back
         }
     };
     (@tests $harness:tt => $($name:ident)*) => {

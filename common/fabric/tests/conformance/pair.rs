@@ -194,7 +194,7 @@ impl<H: Harness> Pair<H> {
     }
 
     pub fn config(&mut self, side: Side) -> QpConfig {
-        QpConfig { domain: self.side(side).domain, max_send: 32, max_recv: 32 }
+        QpConfig::new(self.side(side).domain, 32, 32)
     }
 
     /// A resolved host connection with a queue pair.
@@ -227,7 +227,13 @@ impl<H: Harness> Pair<H> {
     pub fn connect(&mut self) -> (ConnId, ConnId) {
         let (host, target) = self.request(b"hello");
         let config = self.config(Target);
-        self.harness.target().create_qp(target, &config).unwrap();
+        self.finish_connect(host, target, &config);
+        (host, target)
+    }
+
+    /// The target says yes to a request, with a queue pair of this kind.
+    pub fn finish_connect(&mut self, host: ConnId, target: ConnId, config: &QpConfig) {
+        self.harness.target().create_qp(target, config).unwrap();
         let now = self.harness.now();
         self.harness.target().accept(now, target, &params(b"welcome")).unwrap();
         for (side, wanted) in [(Host, host), (Target, target)] {
@@ -239,7 +245,6 @@ impl<H: Harness> Pair<H> {
                 other => panic!("{side:?}: {other:?}"),
             }
         }
-        (host, target)
     }
 
     pub fn recv(&mut self, side: Side, conn: ConnId, wr_id: u64, sges: SgeList) {

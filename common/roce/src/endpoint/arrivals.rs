@@ -97,8 +97,10 @@ impl Arrivals<'_> {
             self.run = Some(Run { source, qpn, slot });
             self.let_the_peer_in(slot);
         }
-        if let Some(qp) = self.endpoint.conns.get_mut(slot).and_then(|conn| conn.qp.as_mut()) {
-            qp.handle_packet(self.now, packet, congestion_mark, memory);
+        let Endpoint { conns, shared, .. } = &mut *self.endpoint;
+        if let Some(qp) = conns.get_mut(slot).and_then(|conn| conn.qp.as_mut()) {
+            let shared = qp.shared_receive().and_then(|id| shared.get_mut(id));
+            qp.handle_packet(self.now, packet, congestion_mark, memory, shared);
         }
     }
 

@@ -131,6 +131,7 @@ impl EndpointConfig {
                 send_with_invalidate: true,
                 read_sink_needs_remote_write: false,
                 max_message_bytes: 1 << 31,
+                max_shared_receives: 1 << 15,
             },
             cm: CmConfig::default(),
             ack_timeout: CmTimeout::from_code(17),

@@ -208,8 +208,11 @@ impl Endpoint {
             let id = conn.id;
             self.events.retain(|event| event_conn(event) != id);
         }
-        if let Some(qp) = conn.qp.take() {
+        if let Some(mut qp) = conn.qp.take() {
             self.counters.add(qp.counters());
+            if let Some(shared) = qp.shared_receive() {
+                self.shared.left(shared, &mut qp);
+            }
         }
     }
 

@@ -39,6 +39,9 @@ pub enum EndpointError {
         /// What there is.
         limit: u32,
     },
+    /// No such shared receive queue, or it is of another protection domain.
+    #[error("there is no such shared receive queue in this protection domain")]
+    NoSharedReceive,
     /// Too much private data.
     #[error("{given} bytes of private data, the message takes {limit}")]
     PrivateData {

@@ -18,6 +18,7 @@ mod counters;
 mod error;
 mod messages;
 mod numbers;
+mod shared;
 mod timers;
 mod traffic;
 mod verbs;
@@ -38,6 +39,7 @@ use crate::time::Timestamp;
 use crate::verbs::{CmEvent, ListenerId};
 use connection::Connection;
 use numbers::Numbers;
+use shared::SharedQueues;
 use timers::Timers;
 
 /// Answers of the connection manager that may wait to be sent, beside one per connection.
@@ -65,6 +67,7 @@ pub struct Endpoint {
     ready: VecDeque<usize>,
     completing: VecDeque<usize>,
     holding: Vec<usize>,
+    shared: SharedQueues,
     /// Number of the last datagram of queue pair 1; nobody looks at it.
     datagram_psn: Psn,
     half_open: u32,
@@ -94,6 +97,7 @@ impl Endpoint {
             ready: VecDeque::new(),
             completing: VecDeque::new(),
             holding: Vec::new(),
+            shared: SharedQueues::default(),
             datagram_psn: Psn::new(0),
             half_open: 0,
             next_unanswered: Timestamp::ZERO,
@@ -113,6 +117,7 @@ impl Endpoint {
         !(self.outbox.is_empty()
             && self.ready.is_empty()
             && self.completing.is_empty()
+            && self.shared.returned.is_empty()
             && self.events.is_empty())
     }
 

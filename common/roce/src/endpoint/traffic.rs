@@ -192,12 +192,16 @@ impl Endpoint {
     /// Appends completions, at most `budget`, and returns how many. Those of one queue are in
     /// order; queue pairs take turns.
     pub fn poll_completions(&mut self, budget: usize, out: &mut Vec<WorkCompletion>) -> usize {
-        let mut taken = 0;
+        let mut taken = self.shared.take_returned(budget, out);
         while let Some(slot) = self.completing.pop_front() {
             let Some(conn) = self.conns.get_mut(slot) else { continue };
             conn.completing = false;
             let Some(qp) = &mut conn.qp else { continue };
+            let start = out.len();
             taken += qp.poll_completions(budget - taken, out);
+            if let Some(shared) = qp.shared_receive() {
+                self.shared.polled(shared, out.get(start..).unwrap_or_default());
+            }
             if taken == budget {
                 conn.completing = true;
                 self.completing.push_front(slot);

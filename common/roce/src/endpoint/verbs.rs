@@ -15,7 +15,7 @@ use crate::qp::{QpFailure, QpSetup, QueuePair};
 use crate::time::Timestamp;
 use crate::verbs::{
     CmEvent, ConnId, ConnectParams, DeviceLimits, DisconnectReason, DomainId, ListenerId,
-    PostError, PostErrorKind, QpConfig, RecvRequest, SendRequest,
+    PostError, PostErrorKind, QpConfig, RecvRequest, SendRequest, SharedReceiveId,
 };
 
 impl Endpoint {
@@ -101,7 +101,8 @@ impl Endpoint {
     pub fn create_qp(&mut self, conn: ConnId, config: &QpConfig) -> Result<(), EndpointError> {
         let slot = self.slot_of(conn)?;
         let limit = self.config.device.max_queue_depth;
-        for (what, wanted) in [("max_send", config.max_send), ("max_recv", config.max_recv)] {
+        let max_recv = if config.shared_receive.is_some() { 0 } else { config.max_recv };
+        for (what, wanted) in [("max_send", config.max_send), ("max_recv", max_recv)] {
             if wanted > limit {
                 return Err(EndpointError::Limit { what, wanted, limit });
             }
@@ -115,13 +116,17 @@ impl Endpoint {
             let call = "create a queue pair";
             return Err(EndpointError::WrongState { state: state.describe(), call });
         }
+        if let Some(shared) = config.shared_receive {
+            self.shared.joined(shared, config.domain)?;
+        }
         entry.domain = Some(config.domain);
         entry.qp = Some(QueuePair::new(QpSetup {
             conn,
             qpn: entry.exchange.local().qpn,
             domain: config.domain,
             max_send: config.max_send,
-            max_recv: config.max_recv,
+            max_recv,
+            shared_receive: config.shared_receive,
         }));
         Ok(())
     }
@@ -297,6 +302,53 @@ impl Endpoint {
         memory: &M,
     ) -> Result<(), PostError> {
         self.post(conn, requests, |qp, request| qp.post_recv(request, memory))
+    }
+
+    /// Makes a receive queue for queue pairs of a domain to share. It ends with
+    /// [`Endpoint::destroy_shared_receive`].
+    ///
+    /// # Errors
+    /// More entries than the device's limits say, or too many queues.
+    pub fn create_shared_receive(
+        &mut self,
+        domain: DomainId,
+        entries: u32,
+    ) -> Result<SharedReceiveId, EndpointError> {
+        let limit = self.config.device.max_shared_receives;
+        if entries == 0 || entries > limit {
+            let what = "shared receives";
+            return Err(EndpointError::Limit { what, wanted: entries, limit });
+        }
+        self.shared.create(domain, entries)
+    }
+
+    /// Posts receives to a shared queue, in order.
+    ///
+    /// # Errors
+    /// Which was the first not posted, and why.
+    pub fn post_shared_receive<M: Memory>(
+        &mut self,
+        shared: SharedReceiveId,
+        requests: &[RecvRequest],
+        memory: &M,
+    ) -> Result<(), PostError> {
+        let none = PostError { index: 0, kind: PostErrorKind::NoSharedReceive };
+        let queue = self.shared.get_mut(shared).ok_or(none)?;
+        requests.iter().enumerate().try_for_each(|(index, request)| {
+            queue.post(request, memory).map_err(|kind| PostError { index, kind })
+        })
+    }
+
+    /// Whether a shared receive queue is there.
+    #[must_use]
+    pub fn has_shared_receive(&self, shared: SharedReceiveId) -> bool {
+        self.shared.contains(shared)
+    }
+
+    /// Frees a shared receive queue without completions of what is in it. False, and it stays, as
+    /// long as a queue pair uses it. A stale handle is ignored.
+    pub fn destroy_shared_receive(&mut self, shared: SharedReceiveId) -> bool {
+        self.shared.destroy(shared)
     }
 
     /// Queues send requests, in order. They start with the next [`Endpoint::poll_transmit`].

@@ -76,4 +76,10 @@ impl Completions {
             out.iter().skip(start).filter(|done| done.opcode == WcOpcode::Recv).count();
         taken
     }
+
+    /// The end: all that nobody polled.
+    pub(super) fn abandon(&mut self, each: impl FnMut(WorkCompletion)) {
+        self.receives = 0;
+        self.queue.drain(..).for_each(each);
+    }
 }

@@ -8,7 +8,7 @@ use core::time::Duration;
 use lariat_wire::rocev2::cm::PathMtu;
 use lariat_wire::rocev2::{NakCode, Psn, Qpn, RnrTimer};
 
-use crate::verbs::{ConnId, DomainId, WcStatus};
+use crate::verbs::{ConnId, DomainId, SharedReceiveId, WcStatus};
 
 /// The largest message in bytes (IBTA 9.7.2: 2^31).
 pub const MAX_MESSAGE_BYTES: u32 = 1 << 31;
@@ -26,6 +26,8 @@ pub struct QpSetup {
     pub max_send: u32,
     /// Receive work requests outstanding at most, counted likewise.
     pub max_recv: u32,
+    /// The shared queue that its receives come from; then it takes none of its own.
+    pub shared_receive: Option<SharedReceiveId>,
 }
 
 /// What is known when the connection stands.
@@ -67,6 +69,7 @@ pub struct QpParams {
     /// without limit, as Soft-RoCE does. The count limits messages of every kind that precede a
     /// SEND, WRITEs too, so a storage target's WRITE + SEND pairs are held back by it although each
     /// has its receive; a protocol with its own flow control, as NVMe/RDMA, should not ask for it.
+    /// A queue pair with a shared receive queue has nothing to count: it grants without limit.
     pub advertise_credits: bool,
 }
 

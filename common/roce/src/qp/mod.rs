@@ -21,6 +21,7 @@ mod replies;
 mod requester;
 mod responder;
 mod rtt;
+mod shared;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -31,17 +32,18 @@ use crate::memory::Memory;
 use crate::time::Timestamp;
 use crate::transmit::Transmit;
 use crate::verbs::{
-    Access, ConnId, PostErrorKind, RecvRequest, SendOp, SendRequest, WcOpcode, WcStatus,
-    WorkCompletion,
+    Access, ConnId, PostErrorKind, RecvRequest, SendOp, SendRequest, SharedReceiveId, WcOpcode,
+    WcStatus, WorkCompletion,
 };
 
 use buffer::LocalBuffer;
 use completions::Completions;
 use emit::{Outbox, Peer};
 use requester::{Fault, Requester, Run};
-use responder::{Receives, Refusal, Responder};
+use responder::{Receives, Refusal, Responder, Sinks};
 
 pub use config::{MAX_MESSAGE_BYTES, QpCounters, QpFailure, QpParams, QpSetup};
+pub use shared::SharedReceives;
 pub use state::QpState;
 
 /// `errno` for requests that the connection was not negotiated for.
@@ -72,7 +74,9 @@ impl QueuePair {
     /// A queue pair in INIT: receives may be posted.
     #[must_use]
     pub fn new(setup: QpSetup) -> Self {
-        let (max_send, max_recv) = (setup.max_send as usize, setup.max_recv as usize);
+        let max_send = setup.max_send as usize;
+        // Of a shared queue it holds one receive at a time; its completions grow as they have to.
+        let max_recv = if setup.shared_receive.is_some() { 1 } else { setup.max_recv as usize };
         Self {
             setup,
             state: QpState::Init,
@@ -89,6 +93,8 @@ impl QueuePair {
         if !(self.move_to(QpState::Rtr) && self.move_to(QpState::Rts)) {
             return false;
         }
+        let advertise_credits = params.advertise_credits && self.setup.shared_receive.is_none();
+        let params = &QpParams { advertise_credits, ..*params };
         self.link = Some(Box::new(Link {
             peer: Peer { remote: params.remote, qpn: params.peer_qpn },
             requester: Requester::new(now, self.setup.max_send as usize, params),
@@ -115,6 +121,12 @@ impl QueuePair {
     #[must_use]
     pub fn qpn(&self) -> Qpn {
         self.setup.qpn
+    }
+
+    /// Where its receives come from, if not from its own queue.
+    #[must_use]
+    pub fn shared_receive(&self) -> Option<SharedReceiveId> {
+        self.setup.shared_receive
     }
 
     /// The peer's number, once it is known.
@@ -188,13 +200,16 @@ impl QueuePair {
     /// Appends a receive. In ERROR it completes as flushed at once.
     ///
     /// # Errors
-    /// As [`Self::post_send`].
+    /// As [`Self::post_send`]; the state takes none too where receives come from a shared queue.
     #[inline(always)]
     pub fn post_recv<M: Memory + ?Sized>(
         &mut self,
         request: &RecvRequest,
         mem: &M,
     ) -> Result<(), PostErrorKind> {
+        if self.setup.shared_receive.is_some() {
+            return Err(PostErrorKind::WrongState);
+        }
         if self.receives.len() + self.completions.receives() >= self.setup.max_recv as usize {
             return Err(PostErrorKind::QueueFull);
         }
@@ -213,7 +228,8 @@ impl QueuePair {
     }
 
     /// Takes a packet that came for this queue pair from its peer, the ICRC already checked.
-    /// `congestion_mark`: whether its IP header said CE.
+    /// `congestion_mark`: whether its IP header said CE. `shared`: the queue that
+    /// [`Self::shared_receive`] names.
     #[inline]
     pub fn handle_packet<M: Memory + ?Sized>(
         &mut self,
@@ -221,6 +237,7 @@ impl QueuePair {
         packet: &Packet<'_>,
         congestion_mark: bool,
         mem: &mut M,
+        shared: Option<&mut SharedReceives>,
     ) {
         let Self { counters, completions, receives, state, .. } = self;
         counters.packets_received += 1;
@@ -254,8 +271,8 @@ impl QueuePair {
             if congestion_mark {
                 link.responder.replies.congestion_marked(now);
             }
-            let result =
-                link.responder.handle_request(now, packet, mem, receives, completions, counters);
+            let sinks = Sinks { receives, shared, completions };
+            let result = link.responder.handle_request(now, packet, mem, sinks, counters);
             if let Err(Refusal(code)) = result {
                 self.enter_error(QpFailure::Offended(code), None, true);
             }
@@ -390,6 +407,23 @@ impl QueuePair {
     /// To ERROR: everything outstanding completes as flushed. Nothing happens if it is there.
     pub fn fail(&mut self, _now: Timestamp, cause: QpFailure) {
         self.enter_error(cause, None, false);
+    }
+
+    /// The end, for a queue pair whose receives come from a shared queue: what it had taken from
+    /// there, as flushed, also what completed and was not polled.
+    pub(crate) fn give_back(&mut self, mut each: impl FnMut(WorkCompletion)) {
+        self.receives.flush(&mut self.completions);
+        self.completions.abandon(|completion| {
+            if completion.opcode == WcOpcode::Recv {
+                let status = WcStatus::Flushed;
+                each(WorkCompletion { status, byte_len: 0, invalidated: None, ..completion });
+            }
+        });
+    }
+
+    #[cfg(test)]
+    const fn setup(&self) -> &QpSetup {
+        &self.setup
     }
 
     /// What all queues can hold without allocating.

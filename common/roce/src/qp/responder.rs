@@ -16,6 +16,15 @@ use super::completions::Completions;
 use super::config::{MAX_MESSAGE_BYTES, QpCounters, QpParams};
 use super::psn::{Seq, packets_of};
 use super::replies::{ReadJob, Replies, Standing};
+use super::shared::SharedReceives;
+
+/// Where a SEND goes, and what is said when it is there.
+pub(super) struct Sinks<'a> {
+    pub(super) receives: &'a mut Receives,
+    /// Where further receives come from, if the queue pair has none of its own.
+    pub(super) shared: Option<&'a mut SharedReceives>,
+    pub(super) completions: &'a mut Completions,
+}
 
 pub(super) const REMOTE_READ: Access =
     Access { local_write: false, remote_read: true, remote_write: false };
@@ -23,12 +32,13 @@ const REMOTE_WRITE: Access = Access { local_write: false, remote_read: false, re
 
 /// A receive in its queue.
 #[derive(Debug)]
-struct RecvWqe {
-    wr_id: u64,
-    buffer: LocalBuffer,
+pub(super) struct RecvWqe {
+    pub(super) wr_id: u64,
+    pub(super) buffer: LocalBuffer,
 }
 
-/// The posted receives. They are there before the connection is.
+/// The posted receives. They are there before the connection is. With a shared receive queue: the one
+/// that was taken from there for the message that is coming in.
 #[derive(Debug)]
 pub(super) struct Receives {
     queue: VecDeque<RecvWqe>,
@@ -53,6 +63,14 @@ impl Receives {
     #[inline]
     pub(super) fn post(&mut self, request: &RecvRequest, buffer: LocalBuffer) {
         self.queue.push_back(RecvWqe { wr_id: request.wr_id, buffer });
+    }
+
+    /// Takes one from the shared queue, if there is one.
+    fn fetch(&mut self, shared: Option<&mut SharedReceives>) -> bool {
+        let taken = shared.and_then(SharedReceives::take);
+        let any = taken.is_some();
+        self.queue.extend(taken);
+        any
     }
 
     #[inline]
@@ -136,8 +154,7 @@ impl Responder {
         now: Timestamp,
         packet: &Packet<'_>,
         mem: &mut M,
-        receives: &mut Receives,
-        completions: &mut Completions,
+        sinks: Sinks<'_>,
         counters: &mut QpCounters,
     ) -> Result<(), Refusal> {
         let seq = self.expected.nearest(packet.bth.psn);
@@ -157,7 +174,7 @@ impl Responder {
         }
         let told = std::mem::take(&mut self.told);
         let unsent = self.replies.cancel_nak();
-        let result = self.in_order(now, packet, mem, receives, completions, counters);
+        let result = self.in_order(now, packet, mem, sinks, counters);
         if told && !unsent && self.expected > seq && packet.bth.opcode != Opcode::ReadRequest {
             // Soft-RoCE goes back for one NAK only until an acknowledge comes, and then waits for
             // its timer: in a long message it would crawl from one loss to the next.
@@ -199,10 +216,10 @@ impl Responder {
         now: Timestamp,
         packet: &Packet<'_>,
         mem: &mut M,
-        receives: &mut Receives,
-        completions: &mut Completions,
+        sinks: Sinks<'_>,
         counters: &mut QpCounters,
     ) -> Result<(), Refusal> {
+        let Sinks { receives, shared, completions } = sinks;
         let opcode = packet.bth.opcode;
         let position = opcode.position().ok_or(INVALID)?;
         // Immediate data and atomics are not supported (IBTA 9.7.4.1.5: invalid request).
@@ -219,7 +236,7 @@ impl Responder {
             return Err(INVALID);
         }
         if opcode.is_send() {
-            if position.starts() && receives.len() == 0 {
+            if position.starts() && receives.len() == 0 && !receives.fetch(shared) {
                 // Receiver not ready: nothing moves, the peer comes again.
                 self.told = true;
                 counters.rnr_sent += 1;

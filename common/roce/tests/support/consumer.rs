@@ -32,7 +32,7 @@ impl World {
 
     fn create_qp(&mut self, index: usize, side: usize) {
         let link = &self.links[index];
-        let config = QpConfig { domain: link.domain(), max_send: 16, max_recv: 32 };
+        let config = QpConfig::new(link.domain(), 16, 32);
         let this = &link.sides[side];
         self.nodes[this.node].endpoint.create_qp(this.conn.unwrap(), &config).unwrap();
         self.links[index].sides[side].has_qp = true;

@@ -161,7 +161,7 @@ impl Lab {
     }
 
     pub fn create_qp(&mut self, conn: ConnId) {
-        let config = QpConfig { domain: DomainId(1), max_send: 16, max_recv: 16 };
+        let config = QpConfig::new(DomainId(1), 16, 16);
         self.endpoint.create_qp(conn, &config).unwrap();
     }
 

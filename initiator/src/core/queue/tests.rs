@@ -26,7 +26,7 @@ impl World {
         let remote = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 2), 4420));
         let conn = fabric.resolve(net.now(), remote, LONG).unwrap();
         let (max_send, max_recv) = (u32::from(capsules), u32::from(commands));
-        fabric.create_qp(conn, &QpConfig { domain, max_send, max_recv }).unwrap();
+        fabric.create_qp(conn, &QpConfig::new(domain, max_send, max_recv)).unwrap();
         let slots = (commands, capsules);
         let mut queue = HostQueue::new(&mut fabric, domain, conn, Qid(1), slots, 4096).unwrap();
         queue.set_in_capsule_bytes(4096);

@@ -5,7 +5,7 @@ use lariat_wire::nvme::{ControllerId, QueueSize};
 use super::super::arena::Arena;
 use super::*;
 
-fn device() -> DeviceLimits {
+pub(in crate::transport) fn device() -> DeviceLimits {
     DeviceLimits {
         max_queue_depth: 4096,
         max_sge: 2,
@@ -14,6 +14,7 @@ fn device() -> DeviceLimits {
         send_with_invalidate: true,
         read_sink_needs_remote_write: false,
         max_message_bytes: 1 << 30,
+        max_shared_receives: 0,
     }
 }
 
@@ -94,7 +95,7 @@ fn connection(entries: u32) -> Connection {
     let memory = Arc::clone(arena.memory(0).unwrap());
     let receives = Receives::new((piece, memory, RegionId(0)), 0);
     let whose = (ConnId(9), core::net::Ipv4Addr::LOCALHOST.into());
-    Connection::new(whose, agreement, receives, Timestamp::ZERO, Duration::ZERO)
+    Connection::new(whose, agreement, (receives, None), Timestamp::ZERO, Duration::ZERO)
 }
 
 #[test]

@@ -53,11 +53,21 @@ fn may_send(rig: &mut Rig, queue: &mut Queue) -> bool {
     let Some(connection) = rig.fabric().connections.get_mut(&queue.conn) else { return false };
     let answered = u32::try_from(connection.responses.drain(..).count()).unwrap();
     queue.outstanding -= answered;
-    !connection.down && queue.outstanding < ENTRIES && !connection.receives.is_empty()
+    let shared = connection.qp.and_then(|qp| qp.shared_receive);
+    let (down, own) = (connection.down, !connection.receives.is_empty());
+    let has_receive = match shared {
+        Some(shared) => !rig.fabric().shared[&shared].is_empty(),
+        None => own,
+    };
+    !down && queue.outstanding < ENTRIES && has_receive
 }
 
-fn play(steps: &[Step]) {
-    let mut rig = Rig::with(ReactorConfig { data_bytes: 256 << 10, ..config() });
+fn play(steps: &[Step], shared_receive: bool) {
+    // Sixteen shared receives for three queues of eight.
+    let limits = Limits { max_queue_depth: QueueSize::from_entries(ENTRIES).unwrap(), ..limits() };
+    let mut rig =
+        Rig::with(ReactorConfig { limits, data_bytes: 256 << 10, shared_receive, ..config() });
+    rig.fabric().limits.max_shared_receives = 2 * ENTRIES;
     let (admin, cntlid) = rig.controller();
     let mut queues: Vec<_> = (1..=3u8)
         .map(|qid| Queue { conn: rig.queue(cntlid, u16::from(qid), ENTRIES, qid), outstanding: 0 })
@@ -156,6 +166,7 @@ proptest! {
     fn nothing_is_lost_and_nothing_is_used_twice(
         steps in prop::collection::vec(step(), 1..300),
     ) {
-        play(&steps);
+        play(&steps, false);
+        play(&steps, true);
     }
 }

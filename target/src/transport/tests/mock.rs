@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use lariat_fabric::verbs::{
     Access, CmEvent, ConnId, ConnectParams, DeviceLimits, DisconnectReason, DomainId, ListenerId,
-    PrivateData, QpConfig, RecvRequest, RegionId, SendOp, SendRequest, Sge, WcOpcode, WcStatus,
-    WorkCompletion,
+    PrivateData, QpConfig, RecvRequest, RegionId, SendOp, SendRequest, Sge, SharedReceiveId,
+    WcOpcode, WcStatus, WorkCompletion,
 };
 use lariat_fabric::{
     Armed, CmError, Fabric, FabricCounters, ListenError, Memory, PostError, PostErrorKind, QpError,
@@ -76,6 +76,7 @@ pub(super) struct MockFabric {
     ledger: Ledger,
     regions: Vec<Arc<Memory>>,
     pub(super) connections: BTreeMap<ConnId, MockConnection>,
+    pub(super) shared: BTreeMap<SharedReceiveId, VecDeque<RecvRequest>>,
     pub(super) completions: Vec<WorkCompletion>,
     pub(super) events: Vec<CmEvent>,
     /// What was posted, in order: `"write 4096"`, `"response 3"`.
@@ -100,6 +101,7 @@ impl MockFabric {
             ledger,
             regions: Vec::new(),
             connections: BTreeMap::new(),
+            shared: BTreeMap::new(),
             completions: Vec::new(),
             events: Vec::new(),
             log: Vec::new(),
@@ -111,6 +113,7 @@ impl MockFabric {
                 send_with_invalidate: true,
                 read_sink_needs_remote_write: false,
                 max_message_bytes: 1 << 30,
+                max_shared_receives: 0,
             },
             fail_posts: false,
             peer: 1,
@@ -163,8 +166,18 @@ impl MockFabric {
 
     /// The host sends a capsule.
     pub(super) fn capsule(&mut self, conn: ConnId, bytes: &[u8]) {
+        assert!(self.try_capsule(conn, bytes), "a receive for all that may be sent");
+    }
+
+    /// The host sends a capsule; false if it is told to try again.
+    pub(super) fn try_capsule(&mut self, conn: ConnId, bytes: &[u8]) -> bool {
         let connection = self.connections.get_mut(&conn).expect("the connection is there");
-        let receive = connection.receives.pop_front().expect("a receive for all that may be sent");
+        let shared = connection.qp.and_then(|qp| qp.shared_receive);
+        let queue = match shared {
+            Some(shared) => self.shared.get_mut(&shared).expect("as long as it is used"),
+            None => &mut connection.receives,
+        };
+        let Some(receive) = queue.pop_front() else { return false };
         let sge = receive.sges.iter().next().unwrap();
         let memory = self.memory(&sge);
         self.ledger.give(&memory, sge.offset, sge.length);
@@ -180,6 +193,7 @@ impl MockFabric {
             byte_len: u32::try_from(bytes.len()).unwrap(),
             invalidated: None,
         });
+        true
     }
 
     /// Executes what was posted, as far as the connection's credit goes.
@@ -407,7 +421,15 @@ impl Fabric for MockFabric {
             return;
         }
         self.cut(conn, DisconnectReason::Local);
-        self.completions.retain(|completion| completion.conn != conn);
+        let qp = self.connections.get(&conn).and_then(|connection| connection.qp);
+        let shares = qp.is_some_and(|qp| qp.shared_receive.is_some());
+        self.completions.retain_mut(|completion| {
+            let of_another = completion.conn != conn;
+            if !of_another {
+                completion.status = WcStatus::Flushed;
+            }
+            of_another || shares && completion.opcode == WcOpcode::Recv
+        });
         self.events.retain(
             |event| !matches!(event, CmEvent::Disconnected { conn: other, .. } if *other == conn),
         );
@@ -432,6 +454,51 @@ impl Fabric for MockFabric {
         let most = connection.qp.expect("has a queue pair").max_recv as usize;
         assert!(connection.receives.len() <= most, "more receives than the queue pair takes");
         Ok(())
+    }
+
+    fn create_shared_receive(
+        &mut self,
+        _conn: ConnId,
+        _domain: DomainId,
+        entries: u32,
+    ) -> Result<SharedReceiveId, QpError> {
+        assert!(entries <= self.limits.max_shared_receives);
+        self.next += 1;
+        let id = SharedReceiveId(self.next);
+        self.shared.insert(id, VecDeque::with_capacity(entries as usize));
+        Ok(id)
+    }
+
+    fn can_share(&self, conn: ConnId, shared: SharedReceiveId) -> bool {
+        self.connections.contains_key(&conn) && self.shared.contains_key(&shared)
+    }
+
+    fn post_shared_receive(
+        &mut self,
+        shared: SharedReceiveId,
+        requests: &[RecvRequest],
+    ) -> Result<(), PostError> {
+        for sge in requests.iter().flat_map(|request| request.sges.iter()) {
+            self.ledger.take(&self.memory(&sge), sge.offset, sge.length);
+        }
+        let none = PostError { index: 0, kind: PostErrorKind::NoSharedReceive };
+        self.shared.get_mut(&shared).ok_or(none)?.extend(requests);
+        Ok(())
+    }
+
+    fn destroy_shared_receive(&mut self, shared: SharedReceiveId) -> bool {
+        let uses = |connection: &MockConnection| {
+            connection.qp.is_some_and(|qp| qp.shared_receive == Some(shared))
+        };
+        if self.connections.values().any(uses) {
+            return false;
+        }
+        for receive in self.shared.remove(&shared).unwrap_or_default() {
+            for sge in receive.sges.iter() {
+                self.ledger.give(&self.memory(&sge), sge.offset, sge.length);
+            }
+        }
+        true
     }
 
     fn post_send(&mut self, conn: ConnId, requests: &[SendRequest]) -> Result<(), PostError> {

@@ -6,6 +6,7 @@ mod faults;
 mod mock;
 mod paths;
 mod rooms;
+mod shared;
 mod sim;
 
 use core::time::Duration;
@@ -245,6 +246,7 @@ impl Rig {
         assert_eq!(resources.requests, 0);
         assert_eq!(resources.buffer_bytes_free, resources.buffer_bytes);
         assert_eq!(resources.receive_bytes_free, config().receive_bytes as u64);
+        assert_eq!((resources.shared_receives, resources.shared_receives_free), (0, 0));
         assert_eq!((resources.waiting_for_buffers, resources.waiting_for_storage), (0, 0));
         assert_eq!(self.ledger.held(), 0);
         assert_eq!(self.reactor.statistics().anomalies, 0);

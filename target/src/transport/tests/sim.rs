@@ -38,14 +38,18 @@ struct World {
 
 impl World {
     fn new(seed: u64, faults: Faults) -> Self {
+        Self::with(seed, faults, config())
+    }
+
+    fn with(seed: u64, faults: Faults, config: ReactorConfig) -> Self {
         let net = SimNet::new(seed);
         net.set_faults(faults);
         let namespace = Namespace::new(NSID, BackendId(0), GEOMETRY, [7; 16]);
         let subsystem = Subsystem::builder(subsystem_nqn()).namespace(namespace);
-        let map = SubsystemMap::new(limits(), [subsystem], Vec::new()).unwrap();
+        let map = SubsystemMap::new(config.limits, [subsystem], Vec::new()).unwrap();
         let registry = Registry::new(Arc::new(map), Vec::new());
         let storage = MockStorage::new(Ledger::default());
-        let mut reactor = Reactor::new(net.node(TARGET), storage, registry, config()).unwrap();
+        let mut reactor = Reactor::new(net.node(TARGET), storage, registry, config).unwrap();
         reactor.listen(SocketAddr::new(TARGET, PORT)).unwrap();
         let mut host = net.node(HOST);
         let domain = host.open_domain().unwrap();
@@ -110,7 +114,7 @@ impl World {
         let address = SocketAddr::new(TARGET, PORT);
         let conn = self.host.resolve(now, address, Duration::from_secs(5)).unwrap();
         self.event(conn);
-        let qp = QpConfig { domain: self.domain, max_send: 256, max_recv: 256 };
+        let qp = QpConfig::new(self.domain, 256, 256);
         self.host.create_qp(conn, &qp).unwrap();
         for index in 0..u64::from(entries) {
             self.receive(conn, u64::from(qid) * 128 + index);
@@ -238,9 +242,20 @@ fn io(write: bool, start: u64, blocks: u32) -> Command {
     command.to_command(CommandId(0)).unwrap()
 }
 
+/// Queues of 16 to 64, with 256 receives for all of them.
+fn sharing() -> ReactorConfig {
+    let limits = Limits { max_queue_depth: QueueSize::from_entries(64).unwrap(), ..limits() };
+    ReactorConfig { limits, receive_bytes: 4 << 20, shared_receive: true, ..config() }
+}
+
 fn write_then_read(seed: u64, faults: Faults, reads: u8) {
-    let mut world = World::new(seed, faults);
+    let mut world = match seed % 2 {
+        0 => World::with(seed, faults, sharing()),
+        _ => World::new(seed, faults),
+    };
     let (_, queue) = world.bring_up(16, reads);
+    let shared = world.reactor.resources().shared_receives;
+    assert_eq!(shared, if seed.is_multiple_of(2) { 256 } else { 0 });
     let pattern: Vec<u8> =
         (0..DATA_BYTES).map(|at| u8::try_from(at / 512 % 253).unwrap() ^ 0x55).collect();
     world.memory.write_at(DATA, &pattern).unwrap();
@@ -269,8 +284,8 @@ fn write_then_read(seed: u64, faults: Faults, reads: u8) {
 
 #[test]
 fn writes_and_reads_over_the_endpoint() {
-    for reads in [1, 16] {
-        write_then_read(1, Faults::NONE, reads);
+    for (seed, reads) in [(1, 1), (1, 16), (2, 16)] {
+        write_then_read(seed, Faults::NONE, reads);
     }
 }
 

@@ -171,8 +171,14 @@ fn what_cannot_be_posted() {
     let recv = RecvRequest { wr_id: 0, sges: at(region, 0, 8) };
     assert_eq!(side.qp.post_recv(&recv, &side.mem), Err(PostErrorKind::BadMemory));
 
-    let setup =
-        QpSetup { conn: ConnId(0), qpn: Qpn::new(2), domain: DOMAIN, max_send: 1, max_recv: 1 };
+    let setup = QpSetup {
+        conn: ConnId(0),
+        qpn: Qpn::new(2),
+        domain: DOMAIN,
+        max_send: 1,
+        max_recv: 1,
+        shared_receive: None,
+    };
     let mut qp = QueuePair::new(setup);
     let request = SendRequest { wr_id: 0, op: SendOp::Send, sges: SgeList::EMPTY, signaled: true };
     assert_eq!(qp.post_send(&request, &side.mem), Err(PostErrorKind::WrongState));

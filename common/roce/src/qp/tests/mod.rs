@@ -3,6 +3,7 @@
 mod exchange;
 mod flow;
 mod refusals;
+mod shared;
 mod storms;
 
 use core::time::Duration;
@@ -11,13 +12,13 @@ use std::collections::BTreeMap;
 use lariat_wire::rocev2::cm::PathMtu;
 use lariat_wire::rocev2::{Bth, Opcode, Packet, Psn, Qpn, Rkey};
 
-use super::{QpCounters, QpParams, QpSetup, QpState, QueuePair};
+use super::{QpCounters, QpParams, QpSetup, QpState, QueuePair, SharedReceives};
 use crate::memory::{AccessError, MemRange, Memory};
 use crate::time::Timestamp;
 use crate::transmit::{Payload, Transmit};
 use crate::verbs::{
-    Access, ConnId, DomainId, RecvRequest, RegionId, SendOp, SendRequest, Sge, SgeList, WcOpcode,
-    WcStatus, WorkCompletion,
+    Access, ConnId, DomainId, RecvRequest, RegionId, SendOp, SendRequest, Sge, SgeList,
+    SharedReceiveId, WcOpcode, WcStatus, WorkCompletion,
 };
 
 /// A region of test memory.
@@ -208,10 +209,14 @@ pub(super) struct Pair {
     pub(super) budget: usize,
     /// A slow socket: one poll per side, then time passes.
     pub(super) lazy: bool,
+    /// What queue pairs with a shared queue take from.
+    pub(super) shared: SharedReceives,
 }
 
 /// Between two polls of a slow socket.
 const LAZY: Duration = Duration::from_micros(3);
+
+const PSNS: [Psn; 2] = [Psn::new(0xff_fff0), Psn::new(0x12_3456)];
 
 pub(super) fn params(mtu: PathMtu) -> QpParams {
     let remote = "127.0.0.1:4791".parse().unwrap();
@@ -219,10 +224,25 @@ pub(super) fn params(mtu: PathMtu) -> QpParams {
 }
 
 impl Pair {
+    /// As [`Self::new`], but side 1 takes its receives from [`Self::shared`].
+    pub(super) fn sharing(mtu: PathMtu) -> Self {
+        let mut pair = Self::new(mtu, |_, _| {});
+        let shared_receive = Some(SharedReceiveId(7));
+        let mut params = params(mtu);
+        params.peer_qpn = pair.sides[0].qp.qpn();
+        params.send_psn = PSNS[1];
+        params.expected_psn = PSNS[0];
+        let setup = QpSetup { shared_receive, ..*pair.sides[1].qp.setup() };
+        let mut qp = QueuePair::new(setup);
+        assert!(qp.activate(pair.now, &params));
+        pair.sides[1].qp = qp;
+        pair
+    }
+
     /// Connected, queues of 64. `tune` may change either side's parameters.
     pub(super) fn new(mtu: PathMtu, mut tune: impl FnMut(usize, &mut QpParams)) -> Self {
         let now = Timestamp::from_nanos(1_000_000);
-        let psns = [Psn::new(0xff_fff0), Psn::new(0x12_3456)];
+        let psns = PSNS;
         let sides = [0_usize, 1].map(|me| {
             let number = |side: usize| Qpn::new(0x100 + u32::try_from(side).unwrap());
             let mut qp = QueuePair::new(QpSetup {
@@ -231,6 +251,7 @@ impl Pair {
                 domain: DOMAIN,
                 max_send: 64,
                 max_recv: 64,
+                shared_receive: None,
             });
             let mut params = params(mtu);
             params.peer_qpn = number(1 - me);
@@ -249,6 +270,7 @@ impl Pair {
             log: Vec::new(),
             budget: 64,
             lazy: false,
+            shared: SharedReceives::new(DOMAIN, 4),
         }
     }
 
@@ -274,7 +296,8 @@ impl Pair {
     pub(super) fn inject(&mut self, to: usize, bytes: &[u8]) {
         let side = &mut self.sides[to];
         let packet = Packet::parse(bytes).unwrap();
-        side.qp.handle_packet(self.now, &packet, false, &mut side.mem);
+        let shared = side.qp.shared_receive().map(|_| &mut self.shared);
+        side.qp.handle_packet(self.now, &packet, false, &mut side.mem, shared);
     }
 
     /// Sends all that wants to be sent now and collects completions.
@@ -329,7 +352,8 @@ impl Pair {
             let (to, bytes, marked) = entry.remove();
             let side = &mut self.sides[to];
             let packet = Packet::parse(&bytes).unwrap();
-            side.qp.handle_packet(self.now, &packet, marked, &mut side.mem);
+            let shared = side.qp.shared_receive().map(|_| &mut self.shared);
+            side.qp.handle_packet(self.now, &packet, marked, &mut side.mem, shared);
         }
         for side in &mut self.sides {
             if side.qp.next_timeout() <= self.now {
