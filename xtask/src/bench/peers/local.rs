@@ -53,7 +53,8 @@ impl Peer for Local {
             "--fixedbufs=1".into(),
         ];
         let arguments = fio_arguments(&engine, workload, seconds);
-        let line = Line::new(ground.placing.client(), "fio", arguments);
+        // Where the others' servers ask the same disk from: cores differ in how far its interrupt is.
+        let line = Line::new(ground.placing.server(), "fio", arguments);
         let ran = run_client(&line, &ground.folder, seconds, None)?;
         ran.measured(|report| parse_fio(report, workload))
     }
