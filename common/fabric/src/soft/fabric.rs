@@ -4,6 +4,8 @@
 //! [`RegionTable`] for memory; reactors and I/O queues call it through [`Fabric`].
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+mod traffic;
+
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::io;
@@ -15,15 +17,13 @@ use lariat_roce::time::Timestamp;
 use lariat_roce::transmit::Transmit;
 use lariat_roce::verbs::{
     Access, CmEvent, ConnId, ConnectParams, DeviceLimits, DomainId, ListenerId, PostError,
-    PostErrorKind, QpConfig, RecvRequest, RegionId, SendRequest, SharedReceiveId, WcStatus,
-    WorkCompletion,
+    PostErrorKind, QpConfig, RecvRequest, RegionId, SendRequest, SharedReceiveId, WorkCompletion,
 };
-use lariat_wire::rocev2::{Packet, Rkey, UDP_PORT};
+use lariat_wire::rocev2::{Rkey, UDP_PORT};
 
-use super::network::{
-    BindError, Forwarded, Network, Route, SoftConfig, Source, Wire, WireCounters,
-};
-use super::steering::member_of;
+use self::traffic::{Acks, TRANSMIT_BATCH};
+use super::network::{BindError, Network, Route, SoftConfig, Source, Wire, WireCounters};
+
 use crate::error::{CmError, ListenError, QpError, RegisterError, ResolveError, StaleHandle};
 use crate::fabric::{Armed, Fabric, FabricCounters, Path};
 use crate::memory::Memory;
@@ -34,24 +34,8 @@ use crate::regions::RegionTable;
 const PORT_SHIFT: u32 = 56;
 const CONN_MASK: u64 = (1 << PORT_SHIFT) - 1;
 const MAX_PORTS: usize = 256;
-/// Packets taken from an endpoint at a time.
-const TRANSMIT_BATCH: usize = 256;
-/// Batches of an address at a time, of which there are two in a turn. READ data is sent as it was
-/// asked for, up to gigabytes; what has come in meanwhile must not wait for the end of it.
-const TRANSMIT_ROUNDS: usize = 8;
-/// Full rounds of receiving in one poll.
-const RECEIVE_ROUNDS: usize = 4;
 /// When to offer packets again that found no room in the network.
 const BLOCKED_RETRY: Duration = Duration::from_micros(50);
-
-/// Which acknowledgements to send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Acks {
-    /// All that are due.
-    All,
-    /// Those that ride behind data.
-    WithData,
-}
 
 /// One local address: the protocol and the socket.
 struct Port<W> {
@@ -201,72 +185,6 @@ impl<N: Network> SoftFabric<N> {
     fn port_mut(&mut self, conn: ConnId) -> Option<(&mut Port<N::Wire>, ConnId, &RegionTable)> {
         let index = usize::try_from(conn.0 >> PORT_SHIFT).ok()?;
         Some((self.ports.get_mut(index)?, ConnId(conn.0 & CONN_MASK), &self.regions))
-    }
-
-    /// Takes what has arrived.
-    fn receive(&mut self, now: Timestamp) {
-        let Self { network, ports, regions, wire_counters, .. } = self;
-        let member = network.member();
-        for Port { endpoint, wire, .. } in ports.iter_mut() {
-            let local = wire.local();
-            let mut arrivals = endpoint.arrivals(now);
-            for _ in 0..RECEIVE_ROUNDS {
-                let more = wire.receive(now, wire_counters, |arrival| {
-                    if member.count > 1 {
-                        let owner = member_of(arrival.packet, member.count);
-                        if owner != member.index {
-                            let (source, congested) = (arrival.source, arrival.congested);
-                            let datagram = arrival.datagram.into();
-                            let packet = Forwarded { local, source, congested, datagram };
-                            network.forward(owner, packet);
-                            return;
-                        }
-                    }
-                    let (source, congested) = (arrival.source, arrival.congested);
-                    arrivals.packet(source, arrival.packet, congested, regions);
-                });
-                if !more {
-                    break;
-                }
-            }
-        }
-        if member.count > 1 {
-            while let Some(packet) = network.take_forwarded() {
-                let port = ports.iter_mut().find(|port| port.wire.local() == packet.local);
-                if let Some((port, parsed)) = port.zip(Packet::parse(&packet.datagram).ok()) {
-                    let (source, congested) = (packet.source, packet.congested);
-                    port.endpoint.handle_packet(now, source, &parsed, congested, regions);
-                }
-            }
-        }
-    }
-
-    /// Sends what the endpoints have to send, or a turn's share of it.
-    #[inline]
-    fn transmit(&mut self, now: Timestamp, acks: Acks) {
-        let Self { ports, regions, wire_counters, .. } = self;
-        for Port { endpoint, wire, outgoing } in ports.iter_mut() {
-            for _ in 0..TRANSMIT_ROUNDS {
-                if outgoing.len() < TRANSMIT_BATCH {
-                    let budget = TRANSMIT_BATCH - outgoing.len();
-                    match acks {
-                        Acks::All => endpoint.poll_transmit(now, budget, regions, outgoing),
-                        Acks::WithData => {
-                            endpoint.poll_transmit_but_acks(now, budget, regions, outgoing)
-                        }
-                    };
-                }
-                if outgoing.is_empty() {
-                    break;
-                }
-                let sent = wire.transmit(now, outgoing, regions, wire_counters);
-                if sent < outgoing.len() {
-                    outgoing.drain(..sent);
-                    break;
-                }
-                outgoing.clear();
-            }
-        }
     }
 
     fn listener_number(&self, port: usize, inner: ListenerId) -> Option<ListenerId> {
@@ -532,6 +450,7 @@ impl<N: Network> Fabric for SoftFabric<N> {
         self.transmit(now, Acks::All);
     }
 
+    #[inline]
     fn poll(
         &mut self,
         now: Timestamp,
@@ -539,59 +458,7 @@ impl<N: Network> Fabric for SoftFabric<N> {
         completions: &mut Vec<WorkCompletion>,
         events: &mut Vec<CmEvent>,
     ) {
-        // What the last poll left and no flush took since: acknowledgements go alone only if the
-        // caller had nothing to send that they could ride behind.
-        self.transmit(now, Acks::All);
-        self.receive(now);
-        let Self { ports, regions, .. } = self;
-        for port in ports.iter_mut() {
-            while let Some(lost) = port.wire.take_lost() {
-                port.endpoint.peer_is_gone(now, lost.address, lost.member);
-            }
-            if port.endpoint.next_timeout() <= now {
-                port.endpoint.handle_timeout(now, regions);
-            }
-        }
-        self.transmit(now, Acks::WithData);
-        let mut left = budget;
-        let first = self.first_port;
-        self.first_port = (first + 1).checked_rem(self.ports.len()).unwrap_or(0);
-        for index in (first..self.ports.len()).chain(0..first) {
-            let Some(port) = self.ports.get_mut(index) else { break };
-            let start = completions.len();
-            left = left.saturating_sub(port.endpoint.poll_completions(left, completions));
-            let failed = |done: &WorkCompletion| done.status != WcStatus::Success;
-            if !port.outgoing.is_empty() && completions.iter().skip(start).any(failed) {
-                // The memory of failed requests is the user's again: their packets, if they found
-                // no room yet, must not leave with what it holds by then. Others are sent again.
-                port.outgoing.clear();
-            }
-            if index != 0 {
-                for completion in completions.iter_mut().skip(start) {
-                    completion.conn = tagged(index, completion.conn);
-                }
-            }
-            let start = events.len();
-            port.endpoint.poll_events(events);
-            let mut place = start;
-            while let Some(event) = events.get(place).copied() {
-                match self.own_event(index, event) {
-                    Some(event) => {
-                        if let Some(slot) = events.get_mut(place) {
-                            *slot = event;
-                        }
-                        place += 1;
-                    }
-                    // A request to a listener that is closed by now.
-                    None => {
-                        events.remove(place);
-                        if let CmEvent::ConnectRequest { conn, .. } = event {
-                            self.destroy(now, tagged(index, conn));
-                        }
-                    }
-                }
-            }
-        }
+        self.turn(now, budget, completions, events);
     }
 
     fn arm(&mut self, now: Timestamp) -> Armed {
