@@ -1,4 +1,4 @@
-//! A RAM disk that all reactors of the process share. Called by `uring`.
+//! A RAM disk that all reactors of the process share. Called by `uring`; calls `collapse`.
 //!
 //! Blocks are read and written whole: locks over stripes of 2 MiB see to it. They are hardly ever
 //! contended, and a request takes one at a time.
@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use lariat_fabric::Memory;
 
+use super::collapse::Collapser;
 use super::sys;
 
 const STRIPE_BYTES: u64 = 2 << 20;
@@ -20,6 +21,8 @@ const LOCKS: usize = 128;
 pub(super) struct MemoryDisk {
     bytes: Arc<Memory>,
     locks: Box<[RwLock<()>]>,
+    /// A disk is read at random: with small pages most reads miss the TLB as well.
+    collapser: Collapser,
 }
 
 impl MemoryDisk {
@@ -27,9 +30,8 @@ impl MemoryDisk {
     pub(super) fn new(size_bytes: usize) -> io::Result<Self> {
         let locks = (0..LOCKS).map(|_| RwLock::new(())).collect();
         let bytes = Memory::allocate(size_bytes)?;
-        // A disk is read at random: with small pages, most reads miss the TLB as well.
-        bytes.prefer_huge_pages();
-        Ok(Self { bytes, locks })
+        let collapser = Collapser::start(Arc::clone(&bytes))?;
+        Ok(Self { bytes, locks, collapser })
     }
 
     /// The block at that offset is going to be read: the beginning of it may come to the
@@ -57,6 +59,7 @@ impl MemoryDisk {
             let source = offset.checked_add(piece.done)?;
             Memory::copy(buffer, source, &self.bytes, piece.at, piece.length).ok()?;
         }
+        self.collapser.written(at, length);
         Some(())
     }
 
@@ -67,6 +70,7 @@ impl MemoryDisk {
             let _exclusive = lock.write().unwrap_or_else(PoisonError::into_inner);
             sys::discard(&self.bytes, piece.at, piece.length).ok()?;
         }
+        self.collapser.discarded(at, length);
         Some(())
     }
 }

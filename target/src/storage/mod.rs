@@ -13,6 +13,7 @@
 //! ```
 
 mod batch;
+mod collapse;
 mod memory;
 mod open;
 mod ring;

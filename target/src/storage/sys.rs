@@ -1,5 +1,5 @@
 //! What no safe wrapper offers: `statx` for the alignment of direct I/O, `madvise` to give memory
-//! back, and the processor's prefetch. Called by `open` and `memory`.
+//! back and to have huge pages, and the processor's prefetch. Called by `open`, `memory`, `collapse`.
 #![allow(unsafe_code, reason = "system calls and an instruction")]
 
 use std::fs::File;
@@ -63,6 +63,19 @@ pub(super) fn discard(memory: &Memory, offset: u64, length: usize) -> io::Result
     // SAFETY: the pages lie inside an anonymous private mapping (checked range; the caller's
     // promise), whose bytes are reached by raw copies only, so that they may change to zeroes.
     unsafe { madvise(pages.cast(), whole, MmapAdvise::MADV_DONTNEED) }.map_err(io::Error::from)
+}
+
+/// Backs a range by huge pages, now. The range is to hold whole ones (2 MiB, aligned).
+///
+/// # Errors
+/// The system's word: `EINVAL` where it knows no such request (before 6.1) or has no huge pages,
+/// others where it did not work out this time.
+pub(super) fn collapse(memory: &Memory, offset: u64, length: usize) -> io::Result<()> {
+    let start = memory.range(offset, length).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: the range lies inside the memory (`range`); the request changes how it is backed, not
+    // what it holds.
+    let result = unsafe { libc::madvise(start.as_ptr().cast(), length, libc::MADV_COLLAPSE) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Asks the processor for bytes that are going to be used soon; nothing where they lie outside of the
