@@ -30,8 +30,8 @@ pub enum ConnectError {
     System(#[from] io::Error),
     /// All queues of the controller are taken.
     #[error(
-        "all {granted} I/O queues are in use; ask for more when connecting (the controller \
-         grants at most what it can)"
+        "all {granted} I/O queues that the controller granted are in use; ask for more when \
+         connecting, or let it grant more (lariatd: max_queues)"
     )]
     NoQueueLeft {
         /// What the controller granted.

@@ -37,7 +37,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let disk = folder.path().join("disk.img");
     allocate(&disk, DISK_MIB << 20)?;
 
-    step("start a target that serves a file over RoCEv2 on UDP, no RDMA hardware, no root");
+    step("start a target that serves a file over RoCEv2 in user space, no RDMA hardware, no root");
     let target = Target::start(&binaries, folder.path(), &disk)?;
     println!("lariatd serves {} at {}", disk.display(), target.address);
 

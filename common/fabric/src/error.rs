@@ -43,7 +43,9 @@ pub enum RegisterError {
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// Somebody else listens there.
-    #[error("{address} is already served: {holder}; give this target another address or port")]
+    #[error(
+        "{address} is already served: {holder}; give this target another address (on an RDMA device another port does as well)"
+    )]
     InUse {
         /// The address.
         address: SocketAddr,

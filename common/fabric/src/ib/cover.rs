@@ -34,7 +34,7 @@ pub fn local(ip: IpAddr) -> Result<Cover, String> {
 fn local_scoped(mut address: SocketAddr) -> Result<Cover, String> {
     let ip = address.ip();
     if ip.is_loopback() {
-        return Err("RDMA devices do not serve loopback addresses; use fabric soft".to_owned());
+        return Err("RDMA devices do not serve loopback addresses, fabric soft does".to_owned());
     }
     address.set_port(0);
     let channel = EventChannel::open().map_err(|error| OpenError::explain(error).to_string())?;

@@ -106,11 +106,14 @@ pub(crate) fn of_write(
 /// The input does not end with a whole block.
 pub(crate) fn partial(length: u64, geometry: Geometry) -> anyhow::Error {
     let block = u64::from(geometry.block_bytes);
+    let rest = length % block;
+    let without = match length - rest {
+        0 => String::new(),
+        whole => format!(", --length {whole} leaves them out"),
+    };
     usage(format!(
-        "the input of {length} bytes ends with {} bytes of a block of {block}; --pad keeps what the \
-         rest of that block holds, --length {} leaves them out",
-        length % block,
-        length - length % block
+        "the input of {length} bytes ends with {rest} bytes of a block of {block}; --pad keeps what \
+         the rest of that block holds{without}"
     ))
 }
 
