@@ -233,10 +233,10 @@ impl Source {
 
 fn serve_batches(options: &Options) -> Result<()> {
     let end = End::new(options)?;
+    let mut source = Source::new(options.memory_mib)?;
     ready();
     let until = Instant::now() + Duration::from_secs(options.seconds);
     let (mut buffer, mut control) = (vec![0; LARGEST], control_buffer());
-    let mut source = Source::new(options.memory_mib)?;
     let responses = vec![0; SEND * (LARGEST / SEND)];
     while Instant::now() < until {
         let mut asked = 0;
