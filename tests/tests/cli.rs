@@ -196,9 +196,10 @@ fn an_interrupted_write_ends_cleanly() -> Result<()> {
         let target = Target::start(&scratch, &config)?;
         let mut command = lariat(&target, "write", &["--input", "-", "--quiet"])?;
         command.stdin(File::open("/dev/zero")?);
-        // Signalled by timeout(1), which passes the exit code on.
+        // Signalled by timeout(1), which passes the exit code on; late enough for a busy machine to have
+        // connected: before that an interrupt just ends it.
         let mut timeout = Command::new("timeout");
-        timeout.args(["--preserve-status", "--signal", "INT", "2"]).arg(command.get_program());
+        timeout.args(["--preserve-status", "--signal", "INT", "4"]).arg(command.get_program());
         timeout.args(command.get_args()).stdin(File::open("/dev/zero")?);
         let ended = thread::scope(|scope| {
             let ended = scope.spawn(|| run(&mut timeout, LIMIT));
