@@ -326,6 +326,17 @@ pub trait Fabric {
         None
     }
 
+    /// With how many messages of several packets each under way on `conn` it costs less to let the
+    /// peer fetch their data by RDMA READ than to send it along, although that takes another round
+    /// trip. `None`: never.
+    ///
+    /// Where packets travel by UDP, a run of equal ones costs little more than a single one, and
+    /// messages of two unequal packets make no runs; data that is fetched does.
+    fn fetching_pays_from(&self, conn: ConnId) -> Option<u32> {
+        let _ = conn;
+        None
+    }
+
     /// Whether the peer's process is known to have ended, and `conn` with it. Read it before
     /// `destroy`.
     fn peer_ended(&self, conn: ConnId) -> bool {

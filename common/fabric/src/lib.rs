@@ -24,5 +24,5 @@ pub use fabric::{Armed, Fabric, FabricCounters, Medium, Path};
 pub use lariat_roce::time::Timestamp;
 pub use lariat_roce::verbs;
 pub use lariat_roce::verbs::{PostError, PostErrorKind};
-pub use memory::Memory;
+pub use memory::{Memory, OutOfRange};
 pub use regions::RegionTable;

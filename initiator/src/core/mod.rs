@@ -12,6 +12,7 @@ pub mod link;
 pub mod queue;
 pub mod request;
 pub mod session;
+mod small_writes;
 pub mod split;
 pub mod types;
 

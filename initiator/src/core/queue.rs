@@ -11,13 +11,13 @@ use core::time::Duration;
 
 use lariat_fabric::verbs::{
     Access, ConnId, DomainId, RecvRequest, RegionId, SendOp, SendRequest, Sge, SgeList, WcStatus,
-    WorkCompletion,
 };
 use lariat_fabric::{Fabric, Memory, RegisterError, Timestamp};
-use lariat_wire::nvme::{
-    COMMAND_BYTES, COMPLETION_BYTES, Command, CommandId, Completion, Qid, Sgl,
-};
+use lariat_wire::nvme::{COMMAND_BYTES, Command, CommandId, Completion, Qid, Sgl};
 
+mod answers;
+
+use super::small_writes::SmallWrites;
 use super::types::{DataRef, Failure, LossReason, Stages, SubmitError, Transfer};
 
 /// Room for a response; a response has 16 bytes, a stride of 64 keeps each in its own cache line.
@@ -68,6 +68,8 @@ struct Slot {
     sent: bool,
     /// The capsule has the submitter's data.
     with_data: bool,
+    /// A write whose data would fit the capsule.
+    small_write: bool,
     /// Its end was told.
     ended: bool,
     answer: Option<Completion>,
@@ -96,6 +98,7 @@ pub struct HostQueue {
     /// Commands that have not ended.
     outstanding: u32,
     in_capsule_bytes: u32,
+    small_writes: SmallWrites,
     bare: Vec<SendRequest>,
     with_data: Vec<SendRequest>,
     repost: Vec<RecvRequest>,
@@ -155,6 +158,7 @@ impl HostQueue {
             credit: u32::from(commands),
             outstanding: 0,
             in_capsule_bytes: 0,
+            small_writes: SmallWrites::default(),
             bare: Vec::with_capacity(count),
             with_data: Vec::with_capacity(count),
             repost: (0..commands).map(|index| recv_request(capsule_region, slots, index)).collect(),
@@ -264,6 +268,7 @@ impl HostQueue {
         if self.outstanding >= self.credit || self.is_flushed() {
             return Err(SubmitError::Full);
         }
+        let small_write = matches!(transfer, Transfer::ToController(data) if self.fits(data));
         let (sgl, in_capsule) = self.data_pointer(fabric, transfer)?;
         let index = self.free.pop().ok_or(SubmitError::Full)?;
         let Some(slot) = self.slots.get_mut(usize::from(index)) else {
@@ -275,6 +280,7 @@ impl HostQueue {
             generation,
             sent: false,
             with_data: in_capsule.is_some(),
+            small_write,
             ended: false,
             answer: None,
             opcode: command.opcode,
@@ -284,6 +290,9 @@ impl HostQueue {
             stages: Stages { submitted: now, posted: now, answered: now },
         };
         self.outstanding += 1;
+        if small_write {
+            self.small_writes.began();
+        }
         self.next_deadline = self.next_deadline.min(slot.deadline);
         let cid = CommandId(index | generation.checked_shl(self.slot_bits).unwrap_or(0));
         let bytes = command.with_cid(cid).with_sgl(sgl).to_bytes();
@@ -306,6 +315,11 @@ impl HostQueue {
         Ok(())
     }
 
+    /// Whether data may go in a capsule.
+    fn fits(&self, data: DataRef) -> bool {
+        data.length <= self.in_capsule_bytes
+    }
+
     /// The descriptor of a command's data, and the data itself where it goes in the capsule.
     fn data_pointer<F: Fabric + ?Sized>(
         &self,
@@ -314,7 +328,7 @@ impl HostQueue {
     ) -> Result<(Sgl, Option<DataRef>), SubmitError> {
         let data = match transfer {
             Transfer::None => return Ok((Sgl::Null, None)),
-            Transfer::ToController(data) if data.length <= self.in_capsule_bytes => {
+            Transfer::ToController(data) if self.fits(data) && !self.small_writes.are_fetched() => {
                 return Ok((Sgl::InCapsule { offset: 0, length: data.length }, Some(data)));
             }
             Transfer::ToController(data) | Transfer::ToHost(data) => data,
@@ -337,6 +351,9 @@ impl HostQueue {
             return false;
         }
         let any = !self.bare.is_empty() || !self.with_data.is_empty();
+        if self.small_writes.any() {
+            self.small_writes.posted(fabric.fetching_pays_from(self.conn));
+        }
         for list in [&mut self.bare, &mut self.with_data] {
             if list.is_empty() {
                 continue;
@@ -364,105 +381,6 @@ impl HostQueue {
             self.lost = Some(LossReason::Post(error.kind));
         }
         self.repost.clear();
-    }
-
-    /// Takes a completion of this queue's connection.
-    pub fn handle_completion(&mut self, now: Timestamp, completion: &WorkCompletion) {
-        if self.lost.is_some() {
-            return;
-        }
-        match completion.status {
-            WcStatus::Success => {}
-            WcStatus::Flushed => {
-                // The cause follows, as another completion's status or as a `Disconnected`.
-                if self.flushed_until == Timestamp::NEVER {
-                    self.flushed_until = now + CAUSE_WITHIN;
-                    self.next_deadline = self.next_deadline.min(self.flushed_until);
-                }
-                return;
-            }
-            WcStatus::RetryExceeded | WcStatus::RnrRetryExceeded => {
-                self.lost = Some(LossReason::Unresponsive);
-                return;
-            }
-            other => {
-                self.lost = Some(LossReason::Transport(other));
-                return;
-            }
-        }
-        let result = if completion.wr_id & RECV_MARK == 0 {
-            self.handle_sent(completion.wr_id)
-        } else {
-            self.handle_response(now, completion)
-        };
-        if let Err(reason) = result {
-            self.lost = Some(LossReason::Protocol(reason));
-        }
-    }
-
-    fn handle_sent(&mut self, wr_id: u64) -> Result<(), &'static str> {
-        let index = u16::try_from(wr_id).map_err(|_| "a send completion that is not ours")?;
-        let slot =
-            self.slots.get_mut(usize::from(index)).ok_or("a send completion without slot")?;
-        slot.sent = true;
-        self.finish(index);
-        Ok(())
-    }
-
-    fn handle_response(
-        &mut self,
-        now: Timestamp,
-        completion: &WorkCompletion,
-    ) -> Result<(), &'static str> {
-        let recv = u16::try_from(completion.wr_id & !RECV_MARK)
-            .map_err(|_| "a receive completion that is not ours")?;
-        if completion.invalidated.is_some() {
-            return Err("a response invalidated a key although none was offered for that");
-        }
-        if completion.byte_len as usize != COMPLETION_BYTES {
-            return Err("a response capsule that does not have 16 bytes");
-        }
-        let slots = u16::try_from(self.slots.len()).unwrap_or(u16::MAX);
-        let request = recv_request(self.capsule_region, slots, recv);
-        let mut bytes = [0; COMPLETION_BYTES];
-        let offset = request.sges.iter().next().map_or(0, |sge| sge.offset);
-        self.capsules.read_at(offset, &mut bytes).map_err(|_| "a receive without buffer")?;
-        self.repost.push(request);
-        let answer = Completion::from_bytes(&bytes);
-        let cid = answer.command_id().0;
-        let index = cid & low_mask(self.slot_bits);
-        let slot = self.slots.get_mut(usize::from(index)).ok_or("an unknown command identifier")?;
-        let expected = index | slot.generation.checked_shl(self.slot_bits).unwrap_or(0);
-        if !slot.busy || slot.answer.is_some() || cid != expected {
-            return Err("a response to no outstanding command");
-        }
-        slot.answer = Some(answer);
-        slot.stages.answered = now;
-        self.sq_head = answer.sq_head.get();
-        self.finish(index);
-        Ok(())
-    }
-
-    /// Ends a command that has its response, and frees its slot once the capsule is sent.
-    fn finish(&mut self, index: u16) {
-        let Some(slot) = self.slots.get_mut(usize::from(index)) else { return };
-        let (true, Some(answer)) = (slot.busy, slot.answer) else { return };
-        if !slot.ended && (slot.sent || !slot.with_data) {
-            slot.ended = true;
-            slot.deadline = Timestamp::NEVER;
-            self.outstanding -= 1;
-            self.done.push_back(QueueCompletion {
-                user_data: slot.user_data,
-                tag: slot.tag,
-                opcode: slot.opcode,
-                outcome: Ok(answer),
-                stages: slot.stages,
-            });
-        }
-        if slot.ended && slot.sent {
-            slot.busy = false;
-            self.free.push(index);
-        }
     }
 
     /// When [`Self::handle_timeout`] wants to be called.

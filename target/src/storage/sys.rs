@@ -1,12 +1,13 @@
 //! What no safe wrapper offers: `statx` for the alignment of direct I/O, `madvise` to give memory
-//! back and to have huge pages, and the processor's prefetch. Called by `open`, `memory`, `collapse`.
-#![allow(unsafe_code, reason = "system calls and an instruction")]
+//! back and to have huge pages, the processor's prefetch and its stores past the caches. Called by
+//! `open`, `memory`, `collapse`.
+#![allow(unsafe_code, reason = "system calls and instructions")]
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use lariat_fabric::Memory;
+use lariat_fabric::{Memory, OutOfRange};
 use nix::sys::mman::{MmapAdvise, madvise};
 
 /// What direct I/O on a file asks for.
@@ -94,9 +95,68 @@ pub(super) fn prefetch(memory: &Memory, offset: u64, length: usize) {
     let _ = (memory, offset, length);
 }
 
+/// Copies past the caches: right for bytes that are not read soon, which then neither have to be
+/// fetched before they are overwritten nor push out others. The memories are different ones.
+///
+/// # Errors
+/// A range leaves its memory; nothing is copied.
+pub(super) fn copy_past_caches(
+    from: &Memory,
+    from_offset: u64,
+    to: &Memory,
+    to_offset: u64,
+    length: usize,
+) -> Result<(), OutOfRange> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+
+        const LINE: usize = 64;
+        const PART: usize = size_of::<__m128i>();
+        let source = from.range(from_offset, length)?;
+        let sink = to.range(to_offset, length)?;
+        // Lines that are not written as a whole are slow so.
+        if sink.as_ptr().align_offset(LINE) == 0 && length.is_multiple_of(LINE) {
+            for at in (0..length).step_by(PART) {
+                // SAFETY: `at + PART <= length`, since that is a multiple of a line, so both addresses
+                // lie in the ranges checked; the sink's is aligned, as the range is to a line.
+                unsafe {
+                    let part = _mm_loadu_si128(source.as_ptr().add(at).cast());
+                    _mm_stream_si128(sink.as_ptr().add(at).cast(), part);
+                }
+            }
+            // SAFETY: it has no conditions. Such stores are in no order with others before it.
+            unsafe { _mm_sfence() };
+            return Ok(());
+        }
+    }
+    Memory::copy(from, from_offset, to, to_offset, length)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn copies_past_the_caches_arrive_whole_and_leave_their_neighbours() {
+        let pattern: Vec<u8> = (0..16_384_u32).map(|n| (n % 251).to_le_bytes()[0]).collect();
+        let from = Memory::allocate(16_384).unwrap();
+        from.write_at(0, &pattern).unwrap();
+        for (source, sink, length) in
+            [(0, 0, 16_384), (3, 64, 4096), (512, 100, 4096), (0, 4096, 4100), (7, 9, 1), (0, 0, 0)]
+        {
+            let to = Memory::allocate(16_384).unwrap();
+            copy_past_caches(&from, source as u64, &to, sink as u64, length).unwrap();
+            let mut bytes = vec![0; 16_384];
+            to.read_at(0, &mut bytes).unwrap();
+            let mut wanted = vec![0; 16_384];
+            wanted[sink..sink + length].copy_from_slice(&pattern[source..source + length]);
+            assert!(bytes == wanted, "{source} {sink} {length}");
+        }
+        let to = Memory::allocate(4096).unwrap();
+        assert!(copy_past_caches(&from, 16_000, &to, 0, 512).is_err());
+        assert!(copy_past_caches(&from, 0, &to, 4096 - 64, 128).is_err());
+    }
 
     #[test]
     fn discarded_bytes_are_zero_and_their_neighbours_stay() {

@@ -320,6 +320,11 @@ impl Wire {
         self.since = now;
     }
 
+    /// Whether the peer has something of ours that it has not acknowledged.
+    pub(super) const fn is_busy(&self) -> bool {
+        self.in_flight > 0
+    }
+
     /// Since when the peer owes an acknowledgement without giving any.
     pub(super) fn stalled_since(&self) -> Option<Timestamp> {
         (self.in_flight > 0).then_some(self.since)

@@ -22,6 +22,9 @@ use crate::storage::Storage;
 /// Data of a group of reads in one batch: what the soft provider sends in one call (15 packets of
 /// 4 KiB).
 const GROUP_BYTES: u32 = 60 << 10;
+/// Reads of a batch that go in two groups, where they would be one and little: while the host works
+/// on the first half the second is made, and from then on they come as two.
+const HALVED: core::ops::RangeInclusive<usize> = 6..=23;
 
 impl<F: Fabric, S: Storage> Reactor<F, S> {
     /// Posts what the turn has made ready, connection by connection.
@@ -56,6 +59,13 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         let mut ready = core::mem::take(&mut connection.ready);
         let mut rest = ready.as_slice();
         let mut full_groups = false;
+        let has_data = |&&slot: &&u32| {
+            self.requests.get(slot as usize).is_some_and(|request| request.send_data)
+        };
+        let halved = !connection.wire.is_busy()
+            && HALVED.contains(&ready.len())
+            && HALVED.contains(&ready.iter().filter(has_data).count());
+        let most_members = if halved { ready.len().div_ceil(2) } else { usize::MAX };
         while !rest.is_empty() {
             // The data of a group, then its responses.
             let mut members = 0;
@@ -63,6 +73,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             let batch_before = self.batch.len();
             while let Some(&slot) = rest.get(members)
                 && group_bytes < GROUP_BYTES
+                && members < most_members
             {
                 members += 1;
                 let Some(request) = self.requests.get(slot as usize) else { continue };
@@ -81,7 +92,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
                     signaled: false,
                 });
             }
-            if full_groups && group_bytes < GROUP_BYTES && members == rest.len() {
+            if full_groups && !halved && group_bytes < GROUP_BYTES && members == rest.len() {
                 // Few are left over: they wait one turn for company, as a call costs the same for
                 // one packet as for fifteen.
                 self.batch.truncate(batch_before);

@@ -22,6 +22,7 @@ use lariat_roce::verbs::{
 use lariat_wire::rocev2::{Rkey, UDP_PORT};
 
 use self::traffic::{Acks, TRANSMIT_BATCH};
+use super::fetching;
 use super::network::{BindError, Network, Route, SoftConfig, Source, Wire, WireCounters};
 
 use crate::error::{CmError, ListenError, QpError, RegisterError, ResolveError, StaleHandle};
@@ -509,6 +510,18 @@ impl<N: Network> Fabric for SoftFabric<N> {
     fn path(&self, conn: ConnId) -> Option<Path> {
         let (port, conn) = self.port_of(conn)?;
         port.wire.path(port.endpoint.remote(conn).ok()?)
+    }
+
+    fn fetching_pays_from(&self, conn: ConnId) -> Option<u32> {
+        let (port, conn) = self.port_of(conn)?;
+        let remote = port.endpoint.remote(conn).ok()?;
+        if !port.wire.favours_equal_packets(remote) {
+            return None;
+        }
+        // On the same host nothing takes time but the two ends themselves.
+        let same_host = remote.ip() == port.wire.local().ip();
+        let round_trip = port.endpoint.shortest_round_trip(conn)?;
+        Some(fetching::pays_from(if same_host { Duration::ZERO } else { round_trip }))
     }
 
     fn peer_ended(&self, conn: ConnId) -> bool {

@@ -5,6 +5,7 @@
 //! `sim` (beside this folder) is one in memory.
 
 mod fabric;
+mod fetching;
 pub(crate) mod flows;
 mod network;
 mod shm;

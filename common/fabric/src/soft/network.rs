@@ -194,6 +194,13 @@ pub trait Wire {
         None
     }
 
+    /// Whether a run of equal packets to a peer (its UDP address) costs far less than as many that
+    /// differ.
+    fn favours_equal_packets(&self, peer: SocketAddr) -> bool {
+        let _ = peer;
+        true
+    }
+
     /// Asks to be woken through [`Network::wait_fds`], until something is received. `true`: something
     /// is there already.
     fn arm(&mut self) -> bool {

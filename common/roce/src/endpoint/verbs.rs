@@ -86,6 +86,12 @@ impl Endpoint {
         Ok(self.conn(conn)?.exchange.remote())
     }
 
+    /// The shortest time after which the peer of `conn` has acknowledged something, if it has.
+    #[must_use]
+    pub fn shortest_round_trip(&self, conn: ConnId) -> Option<Duration> {
+        self.conn(conn).ok()?.qp.as_ref()?.shortest_round_trip()
+    }
+
     /// The limits of the device.
     ///
     /// # Errors

@@ -26,6 +26,8 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+use core::time::Duration;
+
 use lariat_wire::rocev2::{Opcode, PKey, Packet, Qpn};
 
 use crate::memory::Memory;
@@ -157,6 +159,12 @@ impl QueuePair {
     #[must_use]
     pub fn window_bytes(&self) -> u64 {
         self.link.as_ref().map_or(0, |link| link.requester.window.bytes())
+    }
+
+    /// The shortest time after which the peer has acknowledged something; `None` until it has.
+    #[must_use]
+    pub fn shortest_round_trip(&self) -> Option<Duration> {
+        self.link.as_ref()?.requester.round_trip.shortest()
     }
 
     /// Appends a request to the send queue. In ERROR it completes as flushed at once.

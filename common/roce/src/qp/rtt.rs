@@ -73,6 +73,11 @@ impl RoundTrip {
         self.smoothed.map_or(Duration::ZERO, |smoothed| self.shortest.max(smoothed / 2))
     }
 
+    /// The shortest round trip so far.
+    pub(super) fn shortest(&self) -> Option<Duration> {
+        self.smoothed.map(|_| self.shortest)
+    }
+
     /// A round trip, or the timeout where none was measured.
     pub(super) fn estimate(&self) -> Duration {
         self.smoothed.unwrap_or_else(|| self.timeout())
@@ -87,7 +92,7 @@ mod tests {
     fn adapts_between_floor_and_cap() {
         let ms = Duration::from_millis;
         let mut rtt = RoundTrip::new(ms(1), ms(100));
-        assert_eq!(rtt.timeout(), ms(16));
+        assert_eq!((rtt.timeout(), rtt.shortest()), (ms(16), None));
         for _ in 0..50 {
             rtt.sample(Duration::from_micros(20));
         }
@@ -103,6 +108,7 @@ mod tests {
         for _ in 0..50 {
             rtt.sample(ms(30));
         }
+        assert_eq!(rtt.shortest(), Some(Duration::from_micros(20)));
         assert!(rtt.timeout() >= ms(30) && rtt.timeout() < ms(60), "{:?}", rtt.timeout());
     }
 }

@@ -236,6 +236,10 @@ impl Wire for HostWire {
         Some(Path { medium: Medium::Udp, reason: declined.map(|(_, reason)| reason.clone()) })
     }
 
+    fn favours_equal_packets(&self, peer: SocketAddr) -> bool {
+        !self.links.knows(peer)
+    }
+
     fn arm(&mut self) -> bool {
         self.looks.busy = self.looks.busy.max(1);
         self.links.arm()

@@ -29,6 +29,8 @@ const INLINE_BYTES: usize = 256;
 const MESSAGES: usize = 32;
 /// What one call sends, about.
 const CALL_BYTES: usize = 48 << 10;
+/// ... or this, if it ends with packets that are copied.
+const GROUP_BYTES: usize = 16 << 10;
 const PIECES: usize = 1024;
 /// Room that one packet takes in the scratch buffer at most.
 const PACKET_SCRATCH: usize = MAX_HEADER + INLINE_BYTES + 3 + ICRC_LEN;
@@ -255,8 +257,10 @@ impl Sender {
             self.names.push(first.remote.into());
             self.controls.push(segment_control(u16::try_from(segment).unwrap_or(u16::MAX)));
             planned_bytes += bytes;
-            // The peer can work on this much while we make the rest.
-            if planned_bytes >= CALL_BYTES {
+            // The peer can work on this much while we make the rest. Small packets behind large ones
+            // are what these are good for, as a rule: the responses behind the data.
+            let ends_a_group = segment <= INLINE_BYTES && planned_bytes >= GROUP_BYTES;
+            if planned_bytes >= CALL_BYTES || ends_a_group {
                 break;
             }
         }
