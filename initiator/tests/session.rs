@@ -176,6 +176,38 @@ fn without_in_capsule_data_and_with_large_blocks() {
 }
 
 #[test]
+fn the_data_of_many_small_writes_is_fetched() {
+    let mut world = World::ready(Knobs::default(), config());
+    let batches = |world: &mut World, count: u64, of: u64| {
+        let before = world.stub.in_capsule_writes;
+        for batch in 0..count {
+            for block in 0..of {
+                let fill = u8::try_from(1 + (batch + block) % 200).unwrap();
+                world.memory.write_at(block * 512, &[fill; 512]).unwrap();
+                let write = world.request(Operation::Write { fua: false }, block, 1, block * 512);
+                world.submit(&write, block).unwrap();
+            }
+            for _ in 0..of {
+                world.done().result.unwrap();
+            }
+            for block in 0..of {
+                let at = usize::try_from(block).unwrap() * 512;
+                let fill = u8::try_from(1 + (batch + block) % 200).unwrap();
+                assert!(world.stub.disk[at..at + 512].iter().all(|&byte| byte == fill));
+            }
+        }
+        world.stub.in_capsule_writes - before
+    };
+    // In the capsule they are there a round trip earlier, and few cost little.
+    assert_eq!(batches(&mut world, 10, 1), 10);
+    // The first of many are in their capsules, too: who knows how many will follow.
+    assert_eq!(batches(&mut world, 10, 16), 16);
+    // Many are forgotten after a while.
+    let in_capsules = batches(&mut world, 30, 1);
+    assert!((20..30).contains(&in_capsules), "{in_capsules}");
+}
+
+#[test]
 fn keeps_to_its_depth_and_completes_each_once() {
     let mut world = World::ready(Knobs::default(), config());
     let mut seen = [0; 64];

@@ -5,7 +5,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use lariat_fabric::sim::{SimNet, SimNetwork};
 use lariat_fabric::soft::SoftFabric;
-use lariat_fabric::verbs::{QpConfig, WcOpcode};
+use lariat_fabric::verbs::{QpConfig, WcOpcode, WorkCompletion};
 use lariat_wire::nvme::Status;
 
 use super::*;

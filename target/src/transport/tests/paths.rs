@@ -50,6 +50,30 @@ fn equal_packets_of_a_turn_stand_together() {
 }
 
 #[test]
+fn a_few_reads_go_in_halves_while_the_host_has_nothing_to_do() {
+    let mut rig = Rig::new();
+    let (_, cntlid) = rig.controller();
+    let conn = rig.queue(cntlid, 1, 32, 16);
+    let batch = |rig: &mut Rig, first: u32| {
+        rig.fabric().log.clear();
+        for key in first..first + 8 {
+            let sgl = rig.memory(conn, key, vec![0; 512]);
+            let command = rig.read_command(u64::from(key), 1, sgl);
+            rig.send(conn, &command);
+        }
+        rig.turn();
+        rig.fabric().log.clone()
+    };
+    let run = |packet: &str, count: usize| vec![packet.to_owned(); count];
+    // The host acknowledges nothing for now.
+    rig.host(conn).credit = Some(0);
+    let halves = [run("write 512", 4), run("response", 4)].concat();
+    assert_eq!(batch(&mut rig, 1), [halves.clone(), halves].concat());
+    // It has those to work on, so the next come as one.
+    assert_eq!(batch(&mut rig, 11), [run("write 512", 8), run("response", 8)].concat());
+}
+
+#[test]
 fn keyed_write_fetches_within_the_agreed_depth() {
     for depth in [1, 3] {
         let mut rig = Rig::new();

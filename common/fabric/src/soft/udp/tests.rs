@@ -127,7 +127,8 @@ fn check_mixture(from: &str, to: &str, config: &SoftConfig) -> (WireCounters, Wi
 #[test]
 fn packets_arrive_whole_ipv4() {
     let (sent, received) = check_mixture("127.90.3.1", "127.90.3.2", &SoftConfig::default());
-    assert!(sent.send_calls <= 4, "{sent:?}");
+    // 170 KB in calls of 48 KiB at least, one of which ends early behind a small packet.
+    assert!(sent.send_calls <= 5, "{sent:?}");
     assert!(received.receive_calls <= 40, "{received:?}");
 }
 
