@@ -8,7 +8,7 @@ use std::ops::RangeBounds;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lariat::{BufferPool, ConnectOptions, Controller, Geometry, IoQueue, Nqn, Nsid};
@@ -137,13 +137,16 @@ fn steady_state_allocates_nothing() -> Result<()> {
                     anyhow::Ok((after.0 - before.0, after.1 - before.1))
                 };
                 measure(2000)?;
+                let started = Instant::now();
                 let (here, others) = measure(4000)?;
+                // By the clock, not by requests: a busy machine only makes these slower.
+                let few = 400 + u64::try_from(started.elapsed().as_millis())?;
                 let told = format!(
                     "namespace {nsid}, depth {depth}, {buffer_bytes} B: {here} allocations in 4,000 \
                      requests, {others} by other threads"
                 );
                 println!("{told}");
-                ensure!(here == 0 && others < 400, "{told}");
+                ensure!(here == 0 && others < few, "{told}");
             }
         }
         ensure!(!target.is_finished());
