@@ -1,14 +1,18 @@
 //! The command line's main job on a real target: files and pipes in and out, a file system, figures.
 
-use std::fs::File;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lariat_tests::process::{
-    Backend, NQN, Scratch, Target, TargetConfig, bounded, fill, first_difference, lariat, run,
+    Backend, NQN, Running, Scratch, Target, TargetConfig, bounded, fill, first_difference, lariat,
+    run,
 };
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -195,17 +199,30 @@ fn an_interrupted_write_ends_cleanly() -> Result<()> {
         let config = TargetConfig::new().disk(Backend::Null(1 << 40), 4096);
         let target = Target::start(&scratch, &config)?;
         let mut command = lariat(&target, "write", &["--input", "-", "--quiet"])?;
-        command.stdin(File::open("/dev/zero")?);
-        // Signalled by timeout(1), which passes the exit code on; late enough for a busy machine to have
-        // connected: before that an interrupt just ends it.
-        let mut timeout = Command::new("timeout");
-        timeout.args(["--preserve-status", "--signal", "INT", "4"]).arg(command.get_program());
-        timeout.args(command.get_args()).stdin(File::open("/dev/zero")?);
-        let ended = thread::scope(|scope| {
-            let ended = scope.spawn(|| run(&mut timeout, LIMIT));
-            ended.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?
+        let (input, mut feed) = io::pipe()?;
+        let words = scratch.path().join("stderr");
+        command.stdin(input).stderr(File::create(&words)?);
+        let mut running = Running::spawn(&mut command)?;
+        // Our copy of the pipe's other end.
+        drop(command);
+        let status = thread::scope(|scope| {
+            let (reads, it_reads) = mpsc::channel();
+            // Ends when nobody reads any more.
+            scope.spawn(move || {
+                let zeroes = vec![0; 1 << 20];
+                while feed.write_all(&zeroes).is_ok() {
+                    let _ = reads.send(());
+                }
+            });
+            for _ in 0..16 {
+                it_reads.recv_timeout(LIMIT).context("nobody reads")?;
+            }
+            running.signal(Signal::SIGINT)?;
+            running.wait(LIMIT)
         })?;
-        ended.failure(130, &["interrupted", "written"])?;
+        let said = fs::read_to_string(words)?;
+        ensure!(status.code() == Some(130), "{status}: {said}");
+        ensure!(said.contains("interrupted") && said.contains("written"), "{said}");
         // Said good-bye: the place is free at once.
         target.wait_for_log("queue connected qid=1", 1, LIMIT)?;
         let log = target.stop()?;

@@ -31,6 +31,8 @@ pub struct BlockQueue {
     done: VecDeque<IoDone>,
     /// A Disconnect command was sent (its completion is not a request's).
     leaving: bool,
+    /// The Disconnect command waits for a capsule.
+    farewell_due: bool,
 }
 
 /// The `user_data` of a Disconnect.
@@ -70,6 +72,7 @@ impl BlockQueue {
             backlog: VecDeque::with_capacity(count),
             done: VecDeque::with_capacity(count),
             leaving: false,
+            farewell_due: false,
         })
     }
 
@@ -328,6 +331,9 @@ impl BlockQueue {
     pub fn post<F: Fabric + ?Sized>(&mut self, now: Timestamp, fabric: &mut F) -> bool {
         self.collect();
         self.pump(now, fabric);
+        if self.farewell_due {
+            self.say_farewell(now, fabric);
+        }
         let posted = self.link.post(now, fabric);
         self.settle_loss();
         posted
@@ -357,18 +363,25 @@ impl BlockQueue {
             return;
         }
         self.leaving = true;
-        let timeout = self.limits.io_timeout;
-        if let Some(queue) = self.link.live() {
-            let command = FabricsCommand::Disconnect { recfmt: 0 }.to_command(CommandId(0));
-            let _ = queue.submit(now, fabric, command, Transfer::None, DISCONNECT, 0, timeout);
-        }
+        self.farewell_due = true;
         self.post(now, fabric);
+    }
+
+    /// Submits the Disconnect as soon as there is a capsule for it.
+    fn say_farewell<F: Fabric + ?Sized>(&mut self, now: Timestamp, fabric: &F) {
+        let timeout = self.limits.io_timeout;
+        let sent = self.link.live().map(|queue| {
+            let command = FabricsCommand::Disconnect { recfmt: 0 }.to_command(CommandId(0));
+            queue.submit(now, fabric, command, Transfer::None, DISCONNECT, 0, timeout)
+        });
+        self.farewell_due = sent == Some(Err(SubmitError::Full));
     }
 
     /// Whether nothing is outstanding, a Disconnect neither.
     #[must_use]
     pub fn has_left(&self) -> bool {
-        self.link.peek().is_none_or(|queue| queue.outstanding() == 0) && self.outstanding() == 0
+        self.link.peek().is_none_or(|queue| queue.outstanding() == 0 && !self.farewell_due)
+            && self.outstanding() == 0
     }
 
     /// Ends it: the connection is destroyed, what was outstanding fails with `reason`.

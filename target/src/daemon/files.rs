@@ -1,13 +1,21 @@
 //! Whether the files of backends are still where they were opened: one that was deleted, moved or
 //! replaced is served on, but is gone when the target ends. Looks at paths alone, once in a while,
-//! from the main thread; called by `run`.
+//! from a thread of its own, since a file server that is gone may hold up who looks; started by `run`.
 
+use core::convert::Infallible;
+use core::time::Duration;
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 
 use crate::storage::{BackendConfig, BackendKind};
+
+/// How often.
+const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What a path leads to: device and inode of a file; of a block device its number, since device
 /// nodes are made anew for the same device.
@@ -30,6 +38,12 @@ struct Watched {
     warned: bool,
 }
 
+/// Somebody looks while this is there. Nobody waits for its end: it may hang on a file.
+#[derive(Debug)]
+pub(super) struct Looking {
+    _stop: Sender<Infallible>,
+}
+
 /// The files of all backends.
 #[derive(Debug, Default)]
 pub(super) struct Watch(Vec<Watched>);
@@ -48,16 +62,19 @@ impl Watch {
         Self(watched.collect())
     }
 
-    /// Whether there is nothing to look after.
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Warns of those that are gone.
-    pub(super) fn look(&mut self) {
-        for words in self.news() {
-            tracing::warn!("{words}");
+    /// Warns of those that are gone, from now until what is returned is dropped.
+    pub(super) fn look_on(mut self) -> io::Result<Looking> {
+        let (stop, stopped) = bounded::<Infallible>(0);
+        if !self.0.is_empty() {
+            thread::Builder::new().name("files".into()).spawn(move || {
+                while stopped.recv_timeout(LOOK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                    for words in self.news() {
+                        tracing::warn!("{words}");
+                    }
+                }
+            })?;
         }
+        Ok(Looking { _stop: stop })
     }
 
     /// What has become of them since the last look, in words.
@@ -125,7 +142,7 @@ mod tests {
         fs::write(&path, "the data").unwrap();
         let open = File::open(&path).unwrap();
         let mut watch = Watch::start(&[backend(&path)]);
-        assert!(!watch.is_empty() && watch.news().is_empty());
+        assert!(watch.news().is_empty());
 
         fs::rename(&path, &other).unwrap();
         let [moved] = watch.news().try_into().unwrap();
@@ -147,6 +164,6 @@ mod tests {
     fn what_is_no_file_is_not_looked_after() {
         let kind = BackendKind::Memory { size_bytes: 1 << 20 };
         let memory = BackendConfig { kind, block_bytes: 512, read_only: false };
-        assert!(Watch::start(&[memory]).is_empty());
+        assert!(Watch::start(&[memory]).0.is_empty());
     }
 }

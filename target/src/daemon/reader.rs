@@ -51,6 +51,20 @@ pub(super) struct Origin<'a> {
     pub(super) variables: BTreeMap<String, String>,
 }
 
+/// Whether one word is the other with one letter more, less, or changed, or two neighbours swapped.
+fn are_alike(one: &str, other: &str) -> bool {
+    let same = |(one, other): &(u8, u8)| one == other;
+    let before = one.bytes().zip(other.bytes()).take_while(same).count();
+    let (one, other) = (&one.as_bytes().get(before..), &other.as_bytes().get(before..));
+    let (Some(one), Some(other)) = (one, other) else { return false };
+    let after = one.iter().copied().rev().zip(other.iter().copied().rev()).take_while(same).count();
+    let (one_left, other_left) = (one.len() - after, other.len() - after);
+    match (one_left, other_left) {
+        (2, 2) => one.first() == other.get(1) && one.get(1) == other.first(),
+        _ => one_left <= 1 && other_left <= 1,
+    }
+}
+
 /// One table. Keys are taken out of it; what is left at the end is unknown.
 #[derive(Debug)]
 pub(super) struct Section<'a> {
@@ -120,7 +134,17 @@ impl<'a> Section<'a> {
         value: Option<T>,
         instead: &str,
     ) -> Result<T, ConfigError> {
-        value.ok_or_else(|| self.wrong(key, "is missing", instead))
+        value.ok_or_else(|| {
+            // Keys that were read are taken out; a misspelt one is still there.
+            let alike = self.values.keys().find(|other| are_alike(key, other));
+            match alike {
+                None => self.wrong(key, "is missing", instead),
+                Some(other) => {
+                    let wrong = format!("is missing; there is {other}, which means nothing here");
+                    self.wrong(key, wrong, instead)
+                }
+            }
+        })
     }
 
     pub(super) fn text(

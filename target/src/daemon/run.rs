@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError, Sender, unbounded};
 use lariat_fabric::provider::{NoDevice, Provider};
 use lariat_fabric::soft::{self, SoftConfig};
 use lariat_fabric::{Fabric, ListenError};
@@ -33,8 +33,6 @@ use crate::transport::{Reactor, ReactorConfig, ReactorError};
 
 /// How much longer than its configured time a clean stop may take before it is cut off.
 const STOP_GRACE: Duration = Duration::from_secs(5);
-/// How often the backends' files are looked after.
-const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Why the target could not start, or did not end well.
 #[derive(Debug, thiserror::Error)]
@@ -184,7 +182,7 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), RunError> {
         key: config.backends().nth(place).map(|(key, _)| key.to_owned()).unwrap_or_default(),
         source,
     })?;
-    let files = Watch::start(&configs);
+    let _looking = Watch::start(&configs).look_on().map_err(setup("cannot start a thread"))?;
     let parts = parts(config)?;
     let map = subsystems(config, &storage, &parts)?;
     let reactors = config.target.reactors;
@@ -222,7 +220,7 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), RunError> {
         }
     }
 
-    let outcome = serve(config, &news, crew.threads.len(), files, ready);
+    let outcome = serve(config, &news, crew.threads.len(), ready);
     registry.close();
     let running = match &outcome {
         Ok(()) => crew.threads.len(),
@@ -296,19 +294,12 @@ fn serve(
     config: &Config,
     news: &Receiver<News>,
     reactors: usize,
-    mut files: Watch,
     ready: impl FnOnce(),
 ) -> Result<(), RunError> {
     let mut missing = reactors;
     let mut ready = Some(ready);
     loop {
-        // Without files there is nothing to wake up for.
-        let next = if files.is_empty() {
-            news.recv().map_err(|_| RecvTimeoutError::Disconnected)
-        } else {
-            news.recv_timeout(LOOK_INTERVAL)
-        };
-        match next {
+        match news.recv() {
             Ok(News::Ready) => {
                 missing -= 1;
                 if missing == 0
@@ -332,8 +323,7 @@ fn serve(
                 tracing::info!(%signal, "a signal: stopping; a second one stops at once");
                 return Ok(());
             }
-            Err(RecvTimeoutError::Timeout) => files.look(),
-            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            Err(RecvError) => return Ok(()),
         }
     }
 }

@@ -258,7 +258,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     ("address = \"127.0.0.1\"", "", "listener[0].address: is missing; write an IPv4 or IPv6"),
     ("127.0.0.1", "0.0.0.0", "listener[0].address: 0.0.0.0 stands for all addresses"),
-    ("address", "adress", "listener[0].address: is missing"),
+    ("address", "adress", "listener[0].address: is missing; there is adress, which means"),
     (
         "\"127.0.0.1\"",
         "\"127.0.0.1\"\nprot = 1",
@@ -344,6 +344,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "subsystem[0].namespace[0].nsid: 0 is not a whole number that is possible here; write one from 1 to 1024",
     ),
     ("nsid = 1", "", "subsystem[0].namespace[0].nsid: is missing; number the namespaces"),
+    ("nsid = 1", "nsdi = 1", "subsystem[0].namespace[0].nsid: is missing; there is nsdi, which"),
     (
         "nsid = 1",
         "nsid = 1\nuuid = \"1\"",

@@ -123,6 +123,8 @@ fn a_killed_target_is_told_in_time_and_can_be_restarted() -> Result<()> {
             let bench = bench.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
             let bench =
                 bench.failure(1, &["the connection is lost", "the peer's process ended"])?;
+            let figures = bench.text();
+            ensure!(figures.contains("IOPS"), "what was measured until then is shown: {figures}");
             ensure!(bench.took < Duration::from_secs(15), "lariat ended after {:?}", bench.took);
             anyhow::Ok(())
         })?;

@@ -147,6 +147,22 @@ pub(crate) fn judge(results: &Results) -> Vec<Goal> {
             Figure::Iops,
         ),
         simple(
+            "memory: IOPS at depth 128, by bare UDP batches out of as much memory",
+            AtLeast(0.7),
+            MEMORY,
+            "limit-batch-memory",
+            READ_128,
+            Figure::Iops,
+        ),
+        simple(
+            "memory: latency (p50) at depth 1, by bare UDP batches out of as much memory",
+            AtMost(1.25),
+            MEMORY,
+            "limit-batch-memory",
+            READ_1,
+            P50,
+        ),
+        simple(
             "null: IOPS at depth 32, by bare UDP batches",
             AtLeast(0.7),
             "lariat-null",

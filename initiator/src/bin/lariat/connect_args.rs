@@ -126,6 +126,14 @@ impl ConnectArgs {
         if let Ok(address) = bare.parse::<IpAddr>() {
             return Ok(SocketAddr::new(address, self.trsvcid));
         }
+        let port = self.traddr.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+        if let Some(port) = port {
+            let host = self.traddr.trim_end_matches(&format!(":{port}"));
+            return Err(usage(format!(
+                "-a {}: an address without the port, which goes with -s: -a {host} -s {port}",
+                self.traddr
+            )));
+        }
         (self.traddr.as_str(), self.trsvcid)
             .to_socket_addrs()
             .with_context(|| format!("cannot look up the host name {:?}", self.traddr))?
@@ -175,7 +183,14 @@ impl SubsystemArgs {
     pub(crate) fn connect(&self, queues: u16, depth: u32) -> Result<Controller> {
         let mut options = ConnectOptions::new(self.connect.resolve()?, self.nqn.clone());
         self.connect.apply(&mut options)?;
-        options.queues = self.nr_io_queues.unwrap_or(queues).max(queues);
+        options.queues = self.nr_io_queues.unwrap_or(queues);
+        if options.queues < queues {
+            return Err(usage(format!(
+                "-i {} asks for fewer I/O queues than the {queues} of this work: leave it out, or \
+                 ask for {queues}",
+                options.queues
+            )));
+        }
         options.queue_depth = self.depth(depth);
         if let Some(poll_us) = self.poll_us {
             options.spin = Duration::from_micros(u64::from(poll_us));
@@ -299,6 +314,26 @@ mod tests {
         assert_eq!(args.subsystem.depth(16), 16);
         let bracketed = parse(&["--traddr", "[::1]"]).unwrap();
         assert_eq!(bracketed.subsystem.address(), "[::1]:4420");
+    }
+
+    #[test]
+    fn a_port_behind_the_address_is_told_where_it_goes() {
+        for (words, wanted) in [
+            ("10.0.0.1:4420", "-a 10.0.0.1 -s 4420"),
+            ("storage.example:4421", "-a storage.example -s 4421"),
+            ("[fe80::1]:4422", "-a [fe80::1] -s 4422"),
+        ] {
+            let args = parse(&["-a", words]).unwrap();
+            let error = args.subsystem.connect.resolve().unwrap_err().to_string();
+            assert!(error.ends_with(wanted), "{error}");
+        }
+    }
+
+    #[test]
+    fn fewer_queues_than_the_work_needs_are_refused() {
+        let args = parse(&["-a", "127.0.0.9", "-i", "2"]).unwrap();
+        let error = args.subsystem.connect(3, 1).unwrap_err().to_string();
+        assert!(error.contains("-i 2 asks for fewer I/O queues than the 3"), "{error}");
     }
 
     #[test]

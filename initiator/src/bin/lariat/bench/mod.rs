@@ -5,10 +5,10 @@ mod pattern;
 mod report;
 mod run;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 pub(crate) use self::options::BenchOptions;
-use self::report::Place;
+use self::report::{Place, Report};
 use crate::connect_args::NamespaceArgs;
 use crate::failure::Interrupted;
 use crate::output::{OutputFormat, print, print_json};
@@ -38,16 +38,26 @@ pub(crate) fn bench(args: &BenchArgs, stop: &Stop) -> Result<()> {
     let disk = args.namespace.namespace(&controller)?;
     let geometry = disk.geometry();
     let region = options.region(geometry.block_bytes, geometry.capacity_bytes())?;
-    let report = run::run(&controller, geometry, options, region, stop, args.quiet)?;
+    let (report, ended) = run::run(&controller, geometry, options, region, stop, args.quiet)?;
     let place = Place {
         address: subsystem.address(),
         nqn: subsystem.nqn().to_string(),
         nsid: geometry.nsid.0,
         fabric: controller.fabric_name().to_owned(),
     };
+    if report.is_empty() {
+        ended?;
+        return show(args, &report, &place, stop);
+    }
+    show(args, &report, &place, stop)?;
+    ended.context("the figures are those up to this failure")
+}
+
+fn show(args: &BenchArgs, report: &Report, place: &Place, stop: &Stop) -> Result<()> {
+    let options = &args.workload;
     match args.output_format {
-        OutputFormat::Normal => print(&report.human(options, &place))?,
-        OutputFormat::Json => print_json(&report.json(options, &place))?,
+        OutputFormat::Normal => print(&report.human(options, place))?,
+        OutputFormat::Json => print_json(&report.json(options, place))?,
     }
     if stop.requested() {
         return Err(Interrupted("interrupted; the figures are those up to then".into()).into());

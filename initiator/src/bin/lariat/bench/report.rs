@@ -154,6 +154,11 @@ pub(crate) struct Place {
 }
 
 impl Report {
+    /// Whether nothing was counted.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.read.ios() + self.write.ios() == 0
+    }
+
     /// One object.
     pub(crate) fn json(&self, options: &BenchOptions, place: &Place) -> Value {
         let seconds = self.elapsed.as_secs_f64();

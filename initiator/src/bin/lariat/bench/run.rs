@@ -52,7 +52,7 @@ struct Sides {
     write: Side,
 }
 
-/// Runs it.
+/// Runs it. What was counted comes back also where it ended before its time, with the reason.
 pub(crate) fn run(
     controller: &Controller,
     geometry: Geometry,
@@ -60,7 +60,7 @@ pub(crate) fn run(
     region: Region,
     stop: &Stop,
     quiet: bool,
-) -> Result<Report> {
+) -> Result<(Report, Result<()>)> {
     let shared = Shared {
         measuring: AtomicBool::new(false),
         over: AtomicBool::new(false),
@@ -96,12 +96,14 @@ pub(crate) fn run(
             cpu: kept.cpu,
             paths,
         };
+        let mut all = Ok(());
         for thread in threads {
-            let sides = thread.join().unwrap_or_else(|_| Err(anyhow!("a queue's thread died")))?;
+            let (sides, ended) = thread.join().map_err(|_| anyhow!("a queue's thread died"))??;
             report.read.add(&sides.read)?;
             report.write.add(&sides.write)?;
+            all = all.and(ended);
         }
-        Ok(report)
+        Ok((report, all))
     })
 }
 
@@ -235,25 +237,31 @@ impl<'a> Worker<'a> {
 }
 
 /// A thread's work: its queues, until it is over.
-fn work(mut workers: Vec<Worker<'_>>, poll_time: Duration) -> Result<Sides> {
-    let mut done = Vec::with_capacity(128);
-    let over = |workers: &[Worker<'_>]| {
-        workers.first().is_none_or(|worker| worker.shared.over.load(Ordering::Relaxed))
-    };
-    while !over(&workers) {
-        turn(&mut workers, poll_time, &mut done, true)?;
-    }
-    // What is still in flight is not counted, but waited for: a target that went away before the
-    // end leaves nothing but that.
-    while workers.iter().any(|worker| worker.queue.outstanding() > 0) {
-        turn(&mut workers, poll_time, &mut done, false)?;
-    }
+/// What was counted comes back also where it ended before its time.
+fn work(mut workers: Vec<Worker<'_>>, poll_time: Duration) -> Result<(Sides, Result<()>)> {
+    let ended = keep_full(&mut workers, poll_time);
     let mut sides = Sides { read: Side::new()?, write: Side::new()? };
     for worker in &workers {
         sides.read.add(&worker.sides.read)?;
         sides.write.add(&worker.sides.write)?;
     }
-    Ok(sides)
+    Ok((sides, ended))
+}
+
+fn keep_full(workers: &mut [Worker<'_>], poll_time: Duration) -> Result<()> {
+    let mut done = Vec::with_capacity(128);
+    let over = |workers: &[Worker<'_>]| {
+        workers.first().is_none_or(|worker| worker.shared.over.load(Ordering::Relaxed))
+    };
+    while !over(workers) {
+        turn(workers, poll_time, &mut done, true)?;
+    }
+    // What is still in flight is not counted, but waited for: a target that went away before the
+    // end leaves nothing but that.
+    while workers.iter().any(|worker| worker.queue.outstanding() > 0) {
+        turn(workers, poll_time, &mut done, false)?;
+    }
+    Ok(())
 }
 
 /// Fills the queues (if they are to be filled) and waits until something has ended, at most for a
