@@ -48,6 +48,31 @@ EOF
     until_true 30 grep -qx ready "$lariatd_log"
 }
 
+# spdk: its target, from the build in LAB_SPDK, over the same device. It never sleeps, so it is stopped
+# while others are measured; a host that waits an hour for a keep-alive does not mind.
+spdk_port=4424 spdk_nqn=nqn.2026-11.io.lariat:spdk
+spdk() {
+    local transport='"trtype": "RDMA"' blocks=$((256 * 1024 * 1024 / 512)) log=$WORK/spdk.log
+    cat >"$WORK/spdk.json" <<EOF
+{"subsystems": [{"subsystem": "bdev", "config": [
+  {"method": "bdev_null_create", "params": {"name": "null", "block_size": 512, "num_blocks": $blocks}},
+  {"method": "bdev_malloc_create", "params": {"name": "memory", "block_size": 512, "num_blocks": $blocks}}]},
+ {"subsystem": "nvmf", "config": [
+  {"method": "nvmf_create_transport", "params": {$transport}},
+  {"method": "nvmf_create_subsystem", "params": {"nqn": "$spdk_nqn", "allow_any_host": true, "serial_number": "LAB2"}},
+  {"method": "nvmf_subsystem_add_ns", "params": {"nqn": "$spdk_nqn", "namespace": {"bdev_name": "null", "nsid": 1}}},
+  {"method": "nvmf_subsystem_add_ns", "params": {"nqn": "$spdk_nqn", "namespace": {"bdev_name": "memory", "nsid": 2}}},
+  {"method": "nvmf_subsystem_add_listener", "params": {"nqn": "$spdk_nqn", "listen_address":
+   {$transport, "adrfam": "IPv4", "traddr": "$address", "trsvcid": "$spdk_port"}}}]}]}
+EOF
+    "$LAB_SPDK/build/bin/nvmf_tgt" -m 0x1 --no-huge -s 768 --no-pci -r "$WORK/spdk.sock" -c "$WORK/spdk.json" >"$log" 2>&1 &
+    spdk_pid=$!
+    until_true 60 spdk_listens && nvme_host spdk $spdk_nqn $spdk_port --keep-alive-tmo=3600 && kill -STOP $spdk_pid && return
+    cat "$log"
+    return 1
+}
+spdk_listens() { nvme discover -t rdma -a $address -s $spdk_port -q $HOST_NQN -I $HOST_ID | grep -q $spdk_nqn; }
+
 # lio NAME PORT ISER: a target with both disks. The first call makes the disks.
 lio() {
     local root=/sys/kernel/config/target
@@ -88,9 +113,9 @@ iscsi_disks() {
         END { exit found != 2 }'
 }
 
-# nvme_host NAME NQN PORT
+# nvme_host NAME NQN PORT [OPTIONS...]
 nvme_host() {
-    nvme connect -t rdma -a $address -s "$3" -n "$2" -q $HOST_NQN -I $HOST_ID --nr-io-queues=2 || return
+    nvme connect -t rdma -a $address -s "$3" -n "$2" -q $HOST_NQN -I $HOST_ID --nr-io-queues=2 "${@:4}" || return
     until_true 20 nvme_disks "$1" "$2"
 }
 nvme_disks() {
@@ -117,9 +142,11 @@ measure() {
     local name=$out/$1-$2-$3-$4 before client words
     command_of "$1" "$2" "$3"
     echo "${words[*]}" | sed "s#$LAB_BIN/##" >"$name.command"
+    [ "$1" != spdk ] || kill -CONT $spdk_pid
     before=$(busy)
     client=$({ TIMEFORMAT='%U %S'; time "${words[@]}" >"$name.json" 2>"$name.err"; } 2>&1) ||
         { cat "$name.err"; return 1; }
+    [ "$1" != spdk ] || kill -STOP $spdk_pid
     printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$@" $(($(busy) - before)) \
         "$(awk '{ print int(($1 + $2) * 100) }' <<<"$client")" >>"$out/cost.tsv"
 }
@@ -163,6 +190,11 @@ must 'the host with nvmet' nvme_host nvmet $KERNEL_NQN $kernel_port
 must 'the host with lariatd' nvme_host lariatd $NQN 4420
 must 'the host with iSCSI' iscsi iscsi 3260 tcp
 must 'the host with iSER' iscsi iser 3261 iser
+if [ -n "${LAB_SPDK:-}" ]; then
+    check 'SPDK, and the host with it' spdk && peers+=(spdk)
+else
+    say 'SPDK is not measured: no build given (--spdk DIR)'
+fi
 for ((round = 0; round < rounds; round++)); do
     for disk in null memory; do
         for workload in "${workloads[@]}"; do

@@ -14,6 +14,7 @@ mod lint;
 mod measure;
 mod setup;
 mod shell;
+mod spdk;
 mod table;
 mod test;
 

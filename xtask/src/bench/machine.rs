@@ -3,6 +3,7 @@
 
 use super::results::{Machine, Program};
 use crate::shell;
+use crate::spdk::Build;
 
 /// This machine; the load after the run is filled in at its end.
 pub(crate) fn machine() -> Machine {
@@ -41,7 +42,7 @@ pub(crate) fn date() -> String {
 }
 
 /// The programs that may take part, those that are there.
-pub(crate) fn programs(spdk: bool) -> Vec<Program> {
+pub(crate) fn programs(spdk: Option<&Build>) -> Vec<Program> {
     let mut programs = Vec::new();
     let mut add = |name: &str, version: Option<String>| {
         if let Some(version) = version {
@@ -61,9 +62,7 @@ pub(crate) fn programs(spdk: bool) -> Vec<Program> {
     add("tgt", first_line("tgtd", &["--version"]));
     add("nbdkit", first_line("nbdkit", &["--version"]));
     add("iscsi-perf", package("libiscsi-bin"));
-    if spdk {
-        add("SPDK", Some("as built in the folder that was given".into()));
-    }
+    add("SPDK", spdk.map(Build::version));
     add("rustc", first_line("rustc", &["--version"]));
     programs
 }

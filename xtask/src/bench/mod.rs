@@ -44,7 +44,7 @@ pub(crate) struct Options {
     /// Interleaved repetitions; the median counts [default: 3].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=99))]
     repeat: Option<u32>,
-    /// A build tree of SPDK, to measure its NVMe/TCP target.
+    /// Where SPDK was built, to measure its NVMe/TCP target with its own client.
     #[arg(long, value_name = "DIR")]
     spdk: Option<PathBuf>,
     /// Do not tie servers and clients to cores of their own.
@@ -110,6 +110,9 @@ impl Options {
         }
         if !self.workloads.is_empty() {
             command.push_str(&format!(" --workloads {}", self.workloads.join(",")));
+        }
+        if self.spdk.is_some() {
+            command.push_str(" --spdk DIR");
         }
         command.push_str(&format!(" --seconds {} --repeat {}", self.seconds(), self.repeat()));
         if self.free {

@@ -8,6 +8,7 @@ use super::process::Placing;
 use super::results::{Sample, System};
 use super::workload::Workload;
 use crate::cluster::Binaries;
+use crate::spdk::Build;
 
 /// What all peers stand on.
 pub(crate) struct Ground {
@@ -23,8 +24,7 @@ pub(crate) struct Ground {
     pub(crate) memory_mib: u64,
     pub(crate) placing: Placing,
     pub(crate) binaries: Binaries,
-    /// A build tree of SPDK.
-    pub(crate) spdk: Option<PathBuf>,
+    pub(crate) spdk: Option<Build>,
 }
 
 /// What came out of a measurement.

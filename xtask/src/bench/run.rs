@@ -13,6 +13,7 @@ use super::results::{FORMAT, Idle, Results, Run, Settings, Skipped, System};
 use super::workload::{READ_32, Workload};
 use super::{machine, peers};
 use crate::cluster::Binaries;
+use crate::spdk::Build;
 use crate::{demo, measure, setup, shell};
 
 const DISK_MIB: u64 = 1024;
@@ -28,6 +29,7 @@ struct Started {
 
 /// Measures everything that was asked for.
 pub(crate) fn run(options: &Options) -> Result<Results> {
+    let spdk = options.spdk.as_deref().map(Build::open).transpose()?;
     setup::install(setup::BUILD)?;
     setup::install(&[setup::FIO])?;
     let names = options.peers();
@@ -53,7 +55,7 @@ pub(crate) fn run(options: &Options) -> Result<Results> {
         memory_mib: MEMORY_MIB,
         placing: if options.free { Placing { cores: None } } else { Placing::pinned() },
         binaries,
-        spdk: options.spdk.clone(),
+        spdk,
     };
     prepare(&ground)?;
 
@@ -62,7 +64,7 @@ pub(crate) fn run(options: &Options) -> Result<Results> {
         date: machine::date(),
         command: options.command(),
         machine: machine::machine(),
-        programs: machine::programs(options.spdk.is_some()),
+        programs: machine::programs(ground.spdk.as_ref()),
         settings: Settings {
             seconds: options.seconds(),
             repeat: options.repeat(),

@@ -158,6 +158,57 @@ pub(crate) fn parse_iscsi(text: &str, workload: &Workload) -> Result<Sample> {
     )
 }
 
+/// The arguments of `spdk_nvme_perf` for a workload. Its depth is that of all connections together,
+/// and its ramp is a whole second or none: none.
+pub(crate) fn perf_arguments(workload: &Workload, seconds: u32) -> Vec<String> {
+    let mut arguments: Vec<String> = vec![
+        "-w".into(),
+        workload.pattern.fio().into(),
+        "-o".into(),
+        workload.block_bytes.to_string(),
+        "-q".into(),
+        workload.total_depth().to_string(),
+        "-P".into(),
+        workload.connections.to_string(),
+        "-t".into(),
+        seconds.to_string(),
+        // Percentiles.
+        "-L".into(),
+    ];
+    if workload.pattern == Pattern::Mixed {
+        arguments.extend(["-M".into(), MIXED_READ_PERCENT.to_string()]);
+    }
+    arguments
+}
+
+/// What `spdk_nvme_perf -L` prints: a line `Total : IOPS MiB/s average min max` (microseconds), and
+/// after it a summary of percentiles, `50.00000% : 12.345us`; of reads and writes together.
+pub(crate) fn parse_perf(text: &str, workload: &Workload) -> Result<Sample> {
+    let total = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Total"))
+        .context("spdk_nvme_perf printed no total")?;
+    let figures: Vec<f64> = total.split([':', ' ']).filter_map(|word| word.parse().ok()).collect();
+    let [iops, _, mean, _, max] = figures[..] else {
+        bail!("spdk_nvme_perf's total is not understood: {total}");
+    };
+    let percentiles = text.lines().filter_map(|line| {
+        let (percent, latency) = line.trim().split_once("% :")?;
+        Some((percent.trim().parse().ok()?, latency.trim().strip_suffix("us")?.parse().ok()?))
+    });
+    let percentiles = percentiles.filter(|(percent, _)| PERCENTILES.contains(percent));
+    sample(
+        iops,
+        iops * f64::from(workload.block_bytes),
+        Latency {
+            mean: Some(mean),
+            mean_is_computed: false,
+            percentiles: percentiles.collect(),
+            max: Some(max),
+        },
+    )
+}
+
 fn sample(iops: f64, bytes_per_second: f64, latency_us: Latency) -> Result<Sample> {
     if iops <= 0.0 || !iops.is_finite() {
         bail!("nothing was completed");
@@ -182,6 +233,7 @@ mod tests {
     const FIO: &str = include_str!("fixtures/fio-mixed.json");
     const LARIAT: &str = include_str!("fixtures/lariat-randread.json");
     const ISCSI: &str = include_str!("fixtures/iscsi-perf.txt");
+    const PERF: &str = include_str!("fixtures/spdk-nvme-perf.txt");
 
     fn of(id: &str) -> Workload {
         workload::list(false).into_iter().find(|workload| workload.id == id).unwrap()
@@ -231,12 +283,38 @@ mod tests {
     }
 
     #[test]
+    fn the_summary_of_spdks_client() {
+        let read = of(READ_32);
+        let sample = parse_perf(PERF, &read).unwrap();
+        assert!((sample.iops - 412_345.67).abs() < 1e-6);
+        assert!((sample.bytes_per_second - 412_345.67 * 4096.0).abs() < 1e-3);
+        assert_eq!(sample.latency_us.mean, Some(77.51));
+        assert_eq!(sample.latency_us.percentile(50.0), Some(74.24));
+        assert_eq!(sample.latency_us.percentile(99.99), Some(403.456));
+        // Those that nobody else gives are left out.
+        assert_eq!(sample.latency_us.percentiles.len(), 4);
+        assert_eq!(sample.latency_us.max, Some(921.5));
+        assert!(!sample.latency_us.mean_is_computed);
+        assert!(parse_perf("Total : 1 2", &read).is_err());
+        let error = parse_perf("no controller", &read).unwrap_err().to_string();
+        assert!(error.contains("no total"), "{error}");
+    }
+
+    #[test]
+    fn spdks_client_counts_the_requests_of_all_connections() {
+        let words = perf_arguments(&of("randread-4k-qd32-c16"), 1).join(" ");
+        assert_eq!(words, "-w randread -o 4096 -q 512 -P 16 -t 1 -L");
+    }
+
+    #[test]
     fn all_clients_are_asked_for_the_same() {
         let mixed = of(MIXED_32);
         let fio = fio_arguments(&["--ioengine=null".into()], &mixed, 2).join(" ");
         for part in ["--rw=randrw", "--rwmixread=70", "--iodepth=32", "--bs=4096", "--runtime=2"] {
             assert!(fio.contains(part), "{part}");
         }
+        let spdk = perf_arguments(&mixed, 2).join(" ");
+        assert_eq!(spdk, "-w randrw -o 4096 -q 32 -P 1 -t 2 -L -M 70");
         let ours = lariat_arguments(&mixed, 2).join(" ");
         for part in ["--rw randrw", "--rwmixread 70", "--iodepth 32", "--bs 4096", "--runtime 2"] {
             assert!(ours.contains(part), "{part}");

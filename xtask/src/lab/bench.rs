@@ -7,23 +7,27 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::bench::results::{FORMAT, Results, Run, Settings, System};
+use crate::bench::results::{FORMAT, Results, Run, Settings, Skipped, System};
 use crate::bench::stats::Figure;
 use crate::bench::tools::{parse_fio, parse_lariat};
 use crate::bench::workload::{self, Workload};
 use crate::bench::{machine, page};
 use crate::shell;
+use crate::spdk::NOT_GIVEN;
 use crate::table::Table;
 
 /// Host and target: as the script names them, as people do, and in the head of a table.
-const PEERS: [(&str, &str, &str); 6] = [
+const PEERS: [(&str, &str, &str); 7] = [
     ("nvmet", "kernel host, nvmet-rdma", "nvmet-rdma"),
     ("lariatd", "kernel host, lariatd", "lariatd"),
+    (SPDK, "kernel host, SPDK nvmf_tgt", "SPDK nvmf_tgt"),
     ("ours-lariatd", "lariat, lariatd", "lariat + lariatd"),
     ("ours-kernel", "lariat, nvmet-rdma", "lariat + nvmet-rdma"),
     ("iscsi", "open-iscsi over TCP, LIO", "iSCSI"),
     ("iser", "open-iscsi over iSER, LIO", "iSER"),
 ];
+/// The one that is only there if a build was named.
+const SPDK: &str = "spdk";
 const DISKS: [&str; 2] = ["null", "memory"];
 /// The unit of times in /proc.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -84,7 +88,11 @@ fn read(folder: &Path, kernel: &str) -> Result<Results> {
         }
     }
     let repeat = runs.iter().map(|run| run.repetition + 1).max().unwrap_or(0);
-    let systems = PEERS.iter().flat_map(|(peer, name, _)| {
+    let measured = |peer: &str| {
+        peer != SPDK || runs.iter().any(|run| run.system.starts_with(SPDK))
+    };
+    let (there, missing): (Vec<_>, Vec<_>) = PEERS.iter().partition(|(peer, ..)| measured(peer));
+    let systems = there.iter().flat_map(|(peer, name, _)| {
         DISKS.iter().map(move |disk| System {
             id: format!("{peer}-{disk}"),
             name: format!("{name}, {disk}"),
@@ -115,12 +123,21 @@ fn read(folder: &Path, kernel: &str) -> Result<Results> {
         systems: systems.collect(),
         runs,
         idle: Vec::new(),
-        skipped: Vec::new(),
+        skipped: missing
+            .iter()
+            .map(|(_, name, _)| Skipped {
+                system: (*name).to_owned(),
+                workload: None,
+                reason: format!("not measured: {NOT_GIVEN}"),
+            })
+            .collect(),
         lab: None,
     })
 }
 
 fn tables(results: &Results) -> String {
+    let has = |peer: &str| results.systems.iter().any(|system| system.peer == peer);
+    let peers: Vec<_> = PEERS.iter().filter(|(peer, ..)| has(peer)).collect();
     let mut page = format!(
         "Measured with `cargo xtask lab bench` ({} rounds of {} s, {}, kernel {}).\n",
         results.settings.repeat, results.settings.seconds, results.date, results.machine.kernel,
@@ -134,18 +151,21 @@ fn tables(results: &Results) -> String {
         ("Processor time of the guest per request in us, but for the client's process", cost),
     ] {
         let mut head = vec!["workload"];
-        head.extend(PEERS.map(|(_, _, short)| short));
+        head.extend(peers.iter().map(|(_, _, short)| short));
         let mut table = Table::new(&head);
         for disk in DISKS {
             for workload in &results.workloads {
                 let mut row = vec![format!("{disk}, {}", workload.name)];
-                row.extend(PEERS.map(|(peer, ..)| {
+                row.extend(peers.iter().map(|(peer, ..)| {
                     cell(results, peer, disk, workload).unwrap_or_else(|| "-".into())
                 }));
                 table.row(row);
             }
         }
         page.push_str(&format!("\n{title}:\n\n{}\n", table.markdown().trim_end()));
+    }
+    for skipped in &results.skipped {
+        page.push_str(&format!("\n{}: {}\n", skipped.system, skipped.reason));
     }
     page
 }
@@ -212,6 +232,15 @@ mod tests {
             // 6 s of processor time in 3 s for 2,000 requests a second.
             assert!(page.contains(cell), "{cell} is missing:\n{page}");
         }
+        assert!(page.contains("kernel host, SPDK nvmf_tgt: not measured: no build given"));
+        assert!(!page.contains("SPDK nvmf_tgt |"), "{page}");
+        // With one, it has a column.
+        write("spdk-null-randwrite-4k-qd1-0.json", FIO);
+        write("spdk-null-randwrite-4k-qd1-0.command", "a tool\n");
+        costs += "spdk\tnull\trandwrite-4k-qd1\t0\t800\t200\n";
+        write("cost.tsv", &costs);
+        let page = tables(&read(folder.path(), "6.12").expect("it is complete"));
+        assert!(page.contains("SPDK nvmf_tgt |") && !page.contains("not measured"), "{page}");
         write("seconds", "");
         assert!(read(folder.path(), "6.12").is_err());
     }

@@ -19,9 +19,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 
+use crate::spdk::Build;
 use crate::table::Table;
 use crate::{cluster, setup, shell};
 use guest::{Guest, Verdict};
+use parts::Part;
 use scenario::Scenario;
 
 /// What can be chosen.
@@ -55,6 +57,9 @@ pub(crate) struct Options {
     /// processor of this machine. Without KVM.
     #[arg(long)]
     steady: bool,
+    /// Where SPDK was built: the scenario bench measures its RDMA target too.
+    #[arg(long, value_name = "DIR")]
+    spdk: Option<PathBuf>,
     /// Print what the scenario bench measured, leave docs as it is.
     #[arg(long)]
     no_write: bool,
@@ -76,6 +81,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
         return Ok(());
     }
+    let spdk = options.spdk.as_deref().map(Build::open).transpose()?;
     let chosen = scenario::choose(all, &options.scenarios)?;
     setup::install(setup::LAB)?;
     let measures = chosen.iter().any(|scenario| scenario.name == BENCH);
@@ -87,7 +93,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         None => cluster::Binaries::build()?.folder().to_owned(),
     };
     let kernel = kernel::fetch(options.kernel)?;
-    let parts = parts::make(&chosen, options.kernel, &kernel)?;
+    let mut parts = parts::make(&chosen, options.kernel, &kernel)?;
+    if let Some(build) = &spdk {
+        parts.push(Part { variable: "LAB_SPDK", path: build.root().to_owned() });
+    }
     let guest = Guest::prepare(kernel, binaries, parts, options.steady)?;
     println!("kernel {}, {}", guest.kernel.version, guest.speed());
 

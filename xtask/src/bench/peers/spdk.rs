@@ -1,19 +1,32 @@
-//! SPDK's NVMe/TCP target and its `spdk_nvme_perf`, from a build tree that the user names: no
-//! registry has them. Its reactors never sleep, so the target is stopped between measurements.
-//! Called by `run`.
+//! SPDK's NVMe/TCP target and its own client, `spdk_nvme_perf`, from a build that the user names.
+//! Its reactors never sleep, so the target is stopped while others are measured. Called by `run`.
 
 use anyhow::{Context, Result, bail};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{answers, free_port};
 use crate::bench::peer::{Ground, Measured, Peer};
-use crate::bench::process::{Line, Server, run_client};
-use crate::bench::results::{Latency, Sample, System};
-use crate::bench::workload::{MIXED_READ_PERCENT, Pattern, Workload};
+use crate::bench::process::{Line, Server, prepare, run_client};
+use crate::bench::results::System;
+use crate::bench::tools::{parse_perf, perf_arguments};
+use crate::bench::workload::Workload;
+use crate::spdk::{Build, NOT_GIVEN};
 
 const NQN: &str = "nqn.2026-11.io.lariat:spdk";
+/// What the target gets beside the disk in memory; most of it is its pool of buffers.
+const TARGET_MIB: u64 = 768;
+const CLIENT_MIB: &str = "512";
+/// Of the client's requests that fill the disk in memory: the largest that the target takes whole.
+const FILL_BYTES: u64 = 128 << 10;
 
-/// One target with a malloc disk.
+/// The disks, in the order of their namespaces: what we call them, what stands behind them.
+const DISKS: [(&str, &str, &str); 3] = [
+    ("memory", "malloc", "memory of the target (malloc bdev)"),
+    ("null", "null", "none (null bdev)"),
+    ("file", "file", "file on disk, direct I/O (aio bdev)"),
+];
+
+/// One target with three disks.
 #[derive(Default)]
 pub(crate) struct Spdk {
     running: Option<(Server, u16)>,
@@ -25,86 +38,66 @@ impl Peer for Spdk {
     }
 
     fn start(&mut self, ground: &Ground) -> Result<Vec<System>> {
-        let Some(tree) = &ground.spdk else { bail!("no build given (--spdk DIR)") };
+        let Some(build) = &ground.spdk else { bail!(NOT_GIVEN) };
         let port = free_port()?;
         let config = ground.folder.join("spdk.json");
-        std::fs::write(&config, configuration(port, ground.memory_mib).to_string())?;
-        let program = tree.join("build/bin/nvmf_tgt");
-        let mask = ground.placing.cores.map_or(1, |(server, _)| 1_u64 << server);
-        let socket = ground.folder.join("spdk.sock");
+        std::fs::write(&config, configuration(ground, port).to_string())?;
         let line = Line::new(
-            Vec::new(),
-            &program.display().to_string(),
+            prefix(ground, ground.placing.server()),
+            &build.nvmf_tgt().display().to_string(),
             [
                 "-m".to_owned(),
-                format!("{mask:#x}"),
+                mask(ground.placing.cores.map_or(0, |(server, _)| server)),
                 "--no-huge".into(),
                 "-s".into(),
-                (ground.memory_mib + 1024).to_string(),
+                (ground.memory_mib + TARGET_MIB).to_string(),
+                "--no-pci".into(),
+                "--disable-cpumask-locks".into(),
+                "--num-trace-entries".into(),
+                "0".into(),
                 "-r".into(),
-                socket.display().to_string(),
+                ground.folder.join("spdk.sock").display().to_string(),
                 "-c".into(),
                 config.display().to_string(),
             ],
         );
         let mut server = Server::start(line, &ground.folder, "nvmf_tgt")?;
         server.wait_ready(|_| answers(port))?;
-        let system = System {
-            id: "spdk-memory".into(),
-            name: "SPDK NVMe/TCP, malloc".into(),
-            peer: self.name().into(),
-            storage: "memory of the target".into(),
-            server: server.show(),
-        };
+        fill(ground, build, port)?;
         server.pause(true)?;
+        let systems = DISKS.map(|(disk, name, storage)| System {
+            id: format!("spdk-{disk}"),
+            name: format!("SPDK NVMe/TCP {name}"),
+            peer: self.name().into(),
+            storage: storage.into(),
+            server: build.portable(&server.show()),
+        });
         self.running = Some((server, port));
-        Ok(vec![system])
+        Ok(systems.into())
     }
 
-    fn lacks(&self, _: &str, _: &Workload) -> Option<String> {
-        None
+    fn lacks(&self, system: &str, workload: &Workload) -> Option<String> {
+        let few = workload.connections > 1 && !system.ends_with("memory");
+        few.then(|| "left out to keep the run short".to_owned())
     }
 
     fn measure(
         &mut self,
         ground: &Ground,
-        _: &str,
+        system: &str,
         workload: &Workload,
         seconds: u32,
     ) -> Result<Measured> {
-        let tree = ground.spdk.as_ref().context("no build given")?;
+        let build = ground.spdk.as_ref().context(NOT_GIVEN)?;
         let (server, port) = self.running.as_ref().context("nvmf_tgt is not running")?;
-        let mask = ground.placing.cores.map_or(2, |(_, client)| 1_u64 << client);
-        let mut arguments = vec![
-            "-c".to_owned(),
-            format!("{mask:#x}"),
-            "--no-huge".into(),
-            "-s".into(),
-            "512".into(),
-            "-q".into(),
-            workload.depth.to_string(),
-            "-P".into(),
-            workload.connections.to_string(),
-            "-o".into(),
-            workload.block_bytes.to_string(),
-            "-w".into(),
-            workload.pattern.fio().into(),
-            "-t".into(),
-            seconds.to_string(),
-            "-L".into(),
-            "-r".into(),
-            format!("trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:{port} subnqn:{NQN}"),
-        ];
-        if workload.pattern == Pattern::Mixed {
-            arguments.extend(["-M".into(), MIXED_READ_PERCENT.to_string()]);
-        }
-        let program = tree.join("build/bin/spdk_nvme_perf").display().to_string();
-        let line = Line::new(Vec::new(), &program, arguments);
+        let nsid = nsid(system).context("there is no such disk")?;
+        let line = client(ground, build, *port, nsid, perf_arguments(workload, seconds));
         server.pause(false)?;
         let ran = run_client(&line, &ground.folder, seconds, Some(server.pid()));
         server.pause(true)?;
-        let ran = ran?;
-        ran.measured(|report| parse(report, workload))
+        let mut measured = ran?.measured(|report| parse_perf(report, workload))?;
+        measured.command = build.portable(&measured.command);
+        Ok(measured)
     }
 
     fn idle_percent(&self, _: &str) -> Result<Option<f64>> {
@@ -122,79 +115,99 @@ impl Peer for Spdk {
     }
 }
 
-/// nvmf_tgt's configuration: what its own RPC would be told.
-fn configuration(port: u16, memory_mib: u64) -> serde_json::Value {
-    let call =
-        |method: &str, params: serde_json::Value| json!({"method": method, "params": params});
-    json!({"subsystems": [
-        {"subsystem": "bdev", "config": [call("bdev_malloc_create", json!({
-            "name": "Malloc0", "block_size": 4096, "num_blocks": memory_mib * 256,
-        }))]},
-        {"subsystem": "nvmf", "config": [
-            call("nvmf_create_transport", json!({"trtype": "TCP"})),
-            call("nvmf_create_subsystem", json!({
-                "nqn": NQN, "allow_any_host": true, "serial_number": "LARIATBENCH",
-            })),
-            call("nvmf_subsystem_add_ns", json!({
-                "nqn": NQN, "namespace": {"bdev_name": "Malloc0"},
-            })),
-            call("nvmf_subsystem_add_listener", json!({
-                "nqn": NQN,
-                "listen_address": {
-                    "trtype": "TCP", "adrfam": "IPv4", "traddr": "127.0.0.1",
-                    "trsvcid": port.to_string(),
-                },
-            })),
-        ]},
-    ]})
+/// The namespace of a system.
+fn nsid(system: &str) -> Option<usize> {
+    let disk = system.strip_prefix("spdk-")?;
+    Some(DISKS.iter().position(|(name, ..)| *name == disk)? + 1)
 }
 
-/// What `spdk_nvme_perf -L` prints: a line `Total : IOPS MiB/s average min max` (microseconds), and
-/// before it a summary of percentiles, `50.00000% : 12.345us`.
-fn parse(text: &str, workload: &Workload) -> Result<Sample> {
-    let total = text
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("Total"))
-        .context("spdk_nvme_perf printed no total")?;
-    let figures: Vec<f64> = total.split([':', ' ']).filter_map(|word| word.parse().ok()).collect();
-    let [iops, _, mean, _, max] = figures[..] else {
-        bail!("spdk_nvme_perf's total is not understood: {total}");
-    };
-    let percentiles = text.lines().filter_map(|line| {
-        let (percent, latency) = line.trim().split_once("% :")?;
-        Some((percent.trim().parse().ok()?, latency.trim().strip_suffix("us")?.parse().ok()?))
+/// SPDK wants its reactors' cores as a mask; it ties them to one even where nothing else is tied.
+fn mask(core: usize) -> String {
+    format!("{:#x}", 1_u128.checked_shl(u32::try_from(core).unwrap_or(u32::MAX)).unwrap_or(1))
+}
+
+/// What SPDK's environment leaves on a disk goes to the scratch folder.
+fn prefix(ground: &Ground, placing: Vec<String>) -> Vec<String> {
+    let mut words = vec!["env".into(), format!("RUNTIME_DIRECTORY={}", ground.folder.display())];
+    words.extend(placing);
+    words
+}
+
+fn client(ground: &Ground, build: &Build, port: u16, nsid: usize, what: Vec<String>) -> Line {
+    let mut arguments = vec![
+        "-c".to_owned(),
+        mask(ground.placing.cores.map_or(1, |(_, client)| client)),
+        "--no-huge".into(),
+        "-s".into(),
+        CLIENT_MIB.into(),
+        "-r".into(),
+        format!("trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:{port} subnqn:{NQN} ns:{nsid}"),
+    ];
+    arguments.extend(what);
+    let words = prefix(ground, ground.placing.client());
+    Line::new(words, &build.perf().display().to_string(), arguments)
+}
+
+/// Writes the disk in memory once: pages that were never written are all one page of zeroes.
+fn fill(ground: &Ground, build: &Build, port: u16) -> Result<()> {
+    let requests = (ground.memory_mib << 20) / FILL_BYTES;
+    let what = format!("-w write -o {FILL_BYTES} -q 8 -t 60 -d {requests}");
+    let what = what.split(' ').map(str::to_owned).collect();
+    let Line(words) = client(ground, build, port, 1, what);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let (program, arguments) = words.split_first().context("there is no client")?;
+    prepare(program, arguments)
+}
+
+/// nvmf_tgt's configuration: what its own RPC would be told.
+fn configuration(ground: &Ground, port: u16) -> Value {
+    let call = |method: &str, params: Value| json!({"method": method, "params": params});
+    let blocks = ground.memory_mib << 20 >> 12;
+    let sized = |name: &str| json!({"name": name, "block_size": 4096, "num_blocks": blocks});
+    let mut target = vec![
+        // Its default, 128, would keep one request less than that under way.
+        call("nvmf_create_transport", json!({"trtype": "TCP", "max_queue_depth": 256})),
+        call(
+            "nvmf_create_subsystem",
+            json!({"nqn": NQN, "allow_any_host": true, "serial_number": "LARIATBENCH"}),
+        ),
+    ];
+    target.extend(DISKS.iter().enumerate().map(|(index, (disk, ..))| {
+        let namespace = json!({"bdev_name": disk, "nsid": index + 1});
+        call("nvmf_subsystem_add_ns", json!({"nqn": NQN, "namespace": namespace}))
+    }));
+    let address = json!({
+        "trtype": "TCP", "adrfam": "IPv4", "traddr": "127.0.0.1", "trsvcid": port.to_string(),
     });
-    Ok(Sample {
-        iops,
-        bytes_per_second: iops * f64::from(workload.block_bytes),
-        latency_us: Latency {
-            mean: Some(mean),
-            mean_is_computed: false,
-            percentiles: percentiles.collect(),
-            max: Some(max),
-        },
-        client_cores: None,
-        server_cores: None,
-    })
+    target.push(call(
+        "nvmf_subsystem_add_listener",
+        json!({"nqn": NQN, "listen_address": address}),
+    ));
+    let file = json!({"name": "file", "filename": ground.disk, "block_size": 4096});
+    let disks = [
+        call("bdev_malloc_create", sized("memory")),
+        call("bdev_null_create", sized("null")),
+        call("bdev_aio_create", file),
+    ];
+    json!({"subsystems": [
+        {"subsystem": "bdev", "config": disks},
+        {"subsystem": "nvmf", "config": target},
+    ]})
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::workload;
 
     #[test]
-    fn the_perf_tools_summary_is_understood() {
-        let text = "Latency(us)\nDevice Information : IOPS MiB/s Average min max\n\
-                    Total                  :  76543.20     298.99      13.06       8.11     921.50\n\
-                    Summary latency data for all\n  1.00000% :    9.100us\n 50.00000% :   12.800us\n\
-                     99.90000% :   25.500us\n";
-        let read = workload::list(false).remove(0);
-        let sample = parse(text, &read).unwrap();
-        assert!((sample.iops - 76543.2).abs() < 1e-6);
-        assert_eq!(sample.latency_us.percentile(50.0), Some(12.8));
-        assert_eq!(sample.latency_us.percentile(99.9), Some(25.5));
-        assert_eq!(sample.latency_us.max, Some(921.5));
-        assert!(parse("no", &read).is_err());
+    fn each_disk_has_its_namespace() {
+        let of = |disk: &str| nsid(&format!("spdk-{disk}"));
+        assert_eq!(DISKS.map(|(disk, ..)| of(disk)), [Some(1), Some(2), Some(3)]);
+        assert_eq!(of("tape"), None);
+    }
+
+    #[test]
+    fn cores_become_masks() {
+        assert_eq!([0, 1, 70].map(mask), ["0x1", "0x2", "0x400000000000000000"]);
     }
 }

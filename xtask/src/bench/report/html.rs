@@ -388,6 +388,9 @@ Latency is from submission to completion.</li>\n\
 <li>CPU time is user and system time of the processes (/proc), taken in the midst of each \
 measurement. A polling client uses its core to the full, whatever it does.</li>\n\
 <li>iscsi-perf only reads, on one connection, and tells no latencies: the mean is depth / IOPS.</li>\n\
+<li>SPDK is driven by its own client, <code>spdk_nvme_perf</code>, without a ramp; its latencies of a \
+mixed load are those of reads and writes together. Its target polls without an end, so it is stopped \
+while others are measured.</li>\n\
 <li>Bare UDP: two processes that spin, with no protocol; batches in the shape of reads (96 bytes out, \
 4,128 and 32 bytes back, a copy of 4 KiB at each end), and a stream of segmented packets of 4,112 \
 bytes.</li>\n\
