@@ -55,7 +55,11 @@ impl Build {
     pub(crate) fn version(&self) -> String {
         let read = std::fs::read_to_string(self.root.join("VERSION")).unwrap_or_default();
         let version = read.trim();
-        if version.is_empty() { "as built in the folder that was given".into() } else { version.into() }
+        if version.is_empty() {
+            "as built in the folder that was given".into()
+        } else {
+            version.into()
+        }
     }
 
     /// A command line without the place that the build has on this machine.

@@ -248,6 +248,14 @@ pub(crate) fn judge(results: &Results) -> Vec<Goal> {
             READ_32,
             Figure::Iops,
         ));
+        goals.push(simple(
+            "memory: latency (p50) at depth 1, by SPDK NVMe/TCP malloc",
+            AtMost(1.0),
+            MEMORY,
+            "spdk-memory",
+            READ_1,
+            P50,
+        ));
     }
     goals
 }

@@ -88,9 +88,7 @@ fn read(folder: &Path, kernel: &str) -> Result<Results> {
         }
     }
     let repeat = runs.iter().map(|run| run.repetition + 1).max().unwrap_or(0);
-    let measured = |peer: &str| {
-        peer != SPDK || runs.iter().any(|run| run.system.starts_with(SPDK))
-    };
+    let measured = |peer: &str| peer != SPDK || runs.iter().any(|run| run.system.starts_with(SPDK));
     let (there, missing): (Vec<_>, Vec<_>) = PEERS.iter().partition(|(peer, ..)| measured(peer));
     let systems = there.iter().flat_map(|(peer, name, _)| {
         DISKS.iter().map(move |disk| System {

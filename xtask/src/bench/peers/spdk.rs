@@ -179,10 +179,8 @@ fn configuration(ground: &Ground, port: u16) -> Value {
     let address = json!({
         "trtype": "TCP", "adrfam": "IPv4", "traddr": "127.0.0.1", "trsvcid": port.to_string(),
     });
-    target.push(call(
-        "nvmf_subsystem_add_listener",
-        json!({"nqn": NQN, "listen_address": address}),
-    ));
+    target
+        .push(call("nvmf_subsystem_add_listener", json!({"nqn": NQN, "listen_address": address})));
     let file = json!({"name": "file", "filename": ground.disk, "block_size": 4096});
     let disks = [
         call("bdev_malloc_create", sized("memory")),
