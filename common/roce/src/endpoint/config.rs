@@ -106,6 +106,9 @@ pub struct EndpointConfig {
     pub rto_cap: Duration,
     /// How long an acknowledgement may wait for data to ride behind.
     pub ack_hold: Duration,
+    /// How long a missing request packet of a foreign peer is waited for before the peer is told; see
+    /// [`QpParams::gap_hold`]. Peers like us are told at once: they lose little by it.
+    pub gap_hold: Duration,
     /// What a peer is told to wait when no receive is posted.
     pub rnr_timer: RnrTimer,
     /// Packets that one queue pair may send before it is another's turn.
@@ -139,6 +142,7 @@ impl EndpointConfig {
             rto_floor: Duration::from_millis(1),
             rto_cap: Duration::from_millis(500),
             ack_hold: Duration::from_micros(50),
+            gap_hold: Duration::from_millis(2),
             rnr_timer: RnrTimer::from_code(12),
             transmit_quantum: 64,
         }
@@ -158,6 +162,7 @@ impl EndpointConfig {
             rto_floor: self.rto_floor,
             rto_cap: self.rto_cap,
             ack_hold: self.ack_hold,
+            gap_hold: self.gap_hold,
             rnr_timer: self.rnr_timer,
             ..QpParams::new(remote, peer_qpn, path_mtu, send_psn, expected_psn)
         }

@@ -63,6 +63,9 @@ pub struct QpParams {
     pub rto_cap: Duration,
     /// How long an acknowledge may wait for data to ride behind. Zero: not at all.
     pub ack_hold: Duration,
+    /// How long a missing request packet is waited for before the peer is told, unless many come
+    /// behind it; these are kept. Zero: it is told at once, and nothing is kept.
+    pub gap_hold: Duration,
     /// What the peer is told to wait when no receive is posted.
     pub rnr_timer: RnrTimer,
     /// Whether acknowledges count the posted receives (end-to-end credits, IBTA 9.7.7.2) or grant
@@ -99,6 +102,7 @@ impl QpParams {
             rto_floor: Duration::from_millis(1),
             rto_cap: Duration::from_millis(500),
             ack_hold: Duration::from_micros(50),
+            gap_hold: Duration::ZERO,
             rnr_timer: RnrTimer::from_code(12),
             advertise_credits: false,
         }
@@ -134,6 +138,8 @@ pub struct QpCounters {
     pub packets_resent: u64,
     /// Packets that were dropped: stale, out of order, or senseless.
     pub packets_dropped: u64,
+    /// Request packets kept because one before them was missing.
+    pub packets_early: u64,
     /// Requests of the peer that came twice.
     pub duplicates: u64,
     /// Retransmission timeouts.

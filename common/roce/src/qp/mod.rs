@@ -15,6 +15,7 @@ mod buffer;
 mod completions;
 mod config;
 mod congestion;
+mod early;
 mod emit;
 mod psn;
 mod replies;
@@ -290,7 +291,7 @@ impl QueuePair {
     /// Acts on deadlines that have passed.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         let Some(link) = self.link.as_mut().filter(|_| self.state.receives()) else { return };
-        link.responder.replies.handle_timeout(now);
+        link.responder.handle_timeout(now, &mut self.counters);
         if let Err(fault) = link.requester.handle_timeout(now, &mut self.counters) {
             self.enter_error(fault.failure, Some(fault), false);
         }
@@ -300,7 +301,7 @@ impl QueuePair {
     #[must_use]
     pub fn next_timeout(&self) -> Timestamp {
         self.link.as_ref().filter(|_| self.state.receives()).map_or(Timestamp::NEVER, |link| {
-            link.requester.next_timeout().min(link.responder.replies.next_timeout())
+            link.requester.next_timeout().min(link.responder.next_timeout())
         })
     }
 
@@ -456,7 +457,7 @@ impl QueuePair {
         self.failure = Some(failure);
         if let Some(link) = &mut self.link {
             link.requester.flush(fault, &mut self.completions);
-            link.responder.replies.silence(say_why);
+            link.responder.silence(say_why);
         }
         self.receives.flush(&mut self.completions);
     }

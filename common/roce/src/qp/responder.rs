@@ -14,6 +14,7 @@ use crate::verbs::{Access, DomainId, RecvRequest, WcOpcode, WcStatus};
 use super::buffer::LocalBuffer;
 use super::completions::Completions;
 use super::config::{MAX_MESSAGE_BYTES, QpCounters, QpParams};
+use super::early::Early;
 use super::psn::{Seq, packets_of};
 use super::replies::{ReadJob, Replies, Standing};
 use super::shared::SharedReceives;
@@ -24,6 +25,16 @@ pub(super) struct Sinks<'a> {
     /// Where further receives come from, if the queue pair has none of its own.
     pub(super) shared: Option<&'a mut SharedReceives>,
     pub(super) completions: &'a mut Completions,
+}
+
+impl Sinks<'_> {
+    fn lend(&mut self) -> Sinks<'_> {
+        Sinks {
+            receives: self.receives,
+            shared: self.shared.as_deref_mut(),
+            completions: self.completions,
+        }
+    }
 }
 
 pub(super) const REMOTE_READ: Access =
@@ -126,6 +137,7 @@ pub(super) struct Responder {
     message: Message,
     /// A NAK (gap, or no receive) was sent for `expected`: it is not repeated until that comes.
     told: bool,
+    early: Early,
     rnr_timer: RnrTimer,
     pub(super) replies: Replies,
 }
@@ -139,6 +151,7 @@ impl Responder {
             expected: Seq::first(params.expected_psn),
             message: Message::None,
             told: false,
+            early: Early::new(params.gap_hold),
             rnr_timer: params.rnr_timer,
             replies: Replies::new(domain, mtu, params),
         }
@@ -154,7 +167,7 @@ impl Responder {
         now: Timestamp,
         packet: &Packet<'_>,
         mem: &mut M,
-        sinks: Sinks<'_>,
+        mut sinks: Sinks<'_>,
         counters: &mut QpCounters,
     ) -> Result<(), Refusal> {
         let seq = self.expected.nearest(packet.bth.psn);
@@ -163,18 +176,15 @@ impl Responder {
             return Ok(());
         }
         if seq > self.expected {
-            counters.packets_dropped += 1;
-            if !self.told {
-                // One NAK per gap (IBTA 9.7.5.2.5); what follows the gap is dropped silently.
-                self.told = true;
-                counters.gaps_seen += 1;
-                self.replies.nak(Syndrome::Nak(NakCode::PsnSequence), self.expected);
-            }
+            self.ahead(now, seq, packet, counters);
             return Ok(());
         }
         let told = std::mem::take(&mut self.told);
         let unsent = self.replies.cancel_nak();
-        let result = self.in_order(now, packet, mem, sinks, counters);
+        let mut result = self.in_order(now, packet, mem, sinks.lend(), counters);
+        if result.is_ok() && !self.early.is_empty() {
+            result = self.catch_up(now, mem, sinks, counters);
+        }
         if told && !unsent && self.expected > seq && packet.bth.opcode != Opcode::ReadRequest {
             // Soft-RoCE goes back for one NAK only until an acknowledge comes, and then waits for
             // its timer: in a long message it would crawl from one loss to the next.
@@ -184,6 +194,76 @@ impl Responder {
             self.replies.refuse(Syndrome::Nak(code), self.expected);
         }
         result
+    }
+
+    /// A packet that came before the one that is expected.
+    #[cold]
+    fn ahead(&mut self, now: Timestamp, seq: Seq, packet: &Packet<'_>, counters: &mut QpCounters) {
+        if self.early.keep(now, seq, self.expected, packet) {
+            counters.packets_early += 1;
+        } else {
+            counters.packets_dropped += 1;
+        }
+        if self.early.is_loss() {
+            self.tell_gap(now, counters);
+        }
+    }
+
+    /// Says that a packet is missing, once per gap (IBTA 9.7.5.2.5).
+    fn tell_gap(&mut self, now: Timestamp, counters: &mut QpCounters) {
+        if !self.told {
+            self.told = true;
+            counters.gaps_seen += 1;
+            self.replies.nak(Syndrome::Nak(NakCode::PsnSequence), self.expected);
+            self.early.was_told(now);
+        }
+    }
+
+    /// Takes the packets behind a gap that has closed.
+    #[cold]
+    fn catch_up<M: Memory + ?Sized>(
+        &mut self,
+        now: Timestamp,
+        mem: &mut M,
+        mut sinks: Sinks<'_>,
+        counters: &mut QpCounters,
+    ) -> Result<(), Refusal> {
+        while let Some((bth, ext, payload)) = self.early.take(self.expected) {
+            let before = self.expected;
+            let packet = Packet { bth, ext, payload: &payload, icrc: [0; 4] };
+            self.in_order(now, &packet, mem, sinks.lend(), counters)?;
+            if self.expected == before {
+                // No receive is posted: the peer comes again with this and all behind it.
+                self.early.clear();
+                return Ok(());
+            }
+        }
+        self.early.wait_anew(now);
+        Ok(())
+    }
+
+    /// Acts on deadlines that have passed.
+    pub(super) fn handle_timeout(&mut self, now: Timestamp, counters: &mut QpCounters) {
+        self.replies.handle_timeout(now);
+        if self.early.deadline() > now {
+            return;
+        }
+        if self.told {
+            self.early.clear();
+        } else {
+            self.tell_gap(now, counters);
+        }
+    }
+
+    /// When [`Self::handle_timeout`] wants to be called.
+    pub(super) fn next_timeout(&self) -> Timestamp {
+        self.replies.next_timeout().min(self.early.deadline())
+    }
+
+    /// Nothing is taken any more; see [`Replies::silence`].
+    pub(super) fn silence(&mut self, keep_nak: bool) {
+        self.early.clear();
+        self.replies.silence(keep_nak);
     }
 
     /// A packet that was here before (IBTA 9.7.5.1.3): READs are executed again, the rest is

@@ -167,6 +167,7 @@ impl Exchange {
             retry_count: self.offer.retry_count,
             rnr_retry_count: self.offer.rnr_retry_count,
             ack_timeout: self.ack_timeout,
+            gap_hold: if self.peer_is_soft { Duration::ZERO } else { config.gap_hold },
             ..config.qp_params(
                 self.remote,
                 self.remote_qpn,

@@ -7,12 +7,12 @@ use crate::qp::QpFailure;
 
 const OK: WcStatus = WcStatus::Success;
 
-fn syndrome(bytes: &[u8]) -> Option<Syndrome> {
+pub(super) fn syndrome(bytes: &[u8]) -> Option<Syndrome> {
     Packet::parse(bytes).unwrap().ext.aeth.map(|aeth| aeth.syndrome)
 }
 
 /// A pair with `count` receives on side 1 and small messages from side 0 posted.
-fn small_messages(mut pair: Pair, count: u64) -> Pair {
+pub(super) fn small_messages(mut pair: Pair, count: u64) -> Pair {
     let source = pair.region(0, pattern(1, 4096), Access::LOCAL_READ);
     let sink = pair.region(1, vec![0; 4096], Access::LOCAL);
     for wr_id in 0..count {
@@ -22,7 +22,7 @@ fn small_messages(mut pair: Pair, count: u64) -> Pair {
     pair
 }
 
-fn delivered(pair: &Pair, count: u64) {
+pub(super) fn delivered(pair: &Pair, count: u64) {
     let ids = |side: usize| pair.sides[side].done.iter().map(|c| c.wr_id).collect::<Vec<_>>();
     let all: Vec<_> = (0..count).collect();
     assert_eq!(ids(0), all);

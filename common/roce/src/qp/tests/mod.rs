@@ -1,5 +1,6 @@
 //! Two queue pairs, a scripted wire between them, and memory in vectors.
 
+mod early;
 mod exchange;
 mod flow;
 mod refusals;

@@ -20,6 +20,8 @@ struct Weather {
     receives: u64,
     inflight: u32,
     lazy: bool,
+    /// How long a gap may stay untold.
+    gap_hold: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +65,7 @@ impl Storm {
             params.max_inflight_bytes = weather.inflight;
             params.rto_floor = Duration::from_micros(200);
             params.rto_cap = Duration::from_millis(5);
+            params.gap_hold = weather.gap_hold;
         });
         pair.budget = weather.budget;
         pair.lazy = weather.lazy;
@@ -260,6 +263,7 @@ fn weather(dice: &mut Dice) -> Weather {
         receives: 1 + dice.below(RECV_SLOTS),
         inflight: 1 << (13 + dice.below(8)),
         lazy: dice.one_in(2),
+        gap_hold: Duration::from_micros([0, 30, 1000][usize::try_from(dice.below(3)).unwrap()]),
     }
 }
 
