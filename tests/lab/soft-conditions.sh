@@ -6,7 +6,7 @@
 must 'a disk' disk
 ours_of() { case $1 in 4) echo 10.9.0.2 ;; 6) echo fd09::2 ;; esac; }
 kernels_of() { case $1 in 4) echo 10.9.0.1 ;; 6) echo fd09::1 ;; esac; }
-impairments=('' 'loss 1%' 'delay 1ms reorder 98% 50%' 'duplicate 3%')
+impairments=('' 'loss 1%' 'delay 1ms reorder 25% 50%' 'duplicate 3%')
 
 # in_each COMMAND: runs it with each IP version (its number is $family) and impairment ($where).
 in_each() {
@@ -21,12 +21,15 @@ in_each() {
     impair
 }
 kernel_host() {
+    dmesg -C
     check "$where: the kernel connects to us" kernel_connect "$(ours_of "$family")" $NQN --nr-io-queues=2 || return
     local d
     d=$(device $NQN)
     check "$where: fio verifies 512 B to 64 KiB" verify "$d" 512k 512-64k
     check "$where: fio verifies 256 KiB" verify "$d" 2M 256k --iodepth=8
     check "$where: the kernel disconnects" kernel_disconnect $NQN
+    # Soft-RoCE does not survive every loss (docs/protocol-deviations.md).
+    say "$where: the kernel lost $(dmesg | grep -c 'starting error recovery') connections"
 }
 our_host() {
     check "$where: our initiator, 4 KiB" ours_verify "$(kernels_of "$family")" $KERNEL_NQN 524288 4k

@@ -87,8 +87,8 @@ impl Early {
         while self.kept.front().is_some_and(|kept| kept.seq < seq) {
             self.kept.pop_front();
         }
-        let kept = self.kept.pop_front_if(|kept| kept.seq == seq);
-        kept.map(|kept| (kept.bth, kept.ext, kept.payload))
+        self.kept.front().filter(|kept| kept.seq == seq)?;
+        self.kept.pop_front().map(|kept| (kept.bth, kept.ext, kept.payload))
     }
 
     /// Some were taken, and what is left is behind another gap.

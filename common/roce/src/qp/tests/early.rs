@@ -31,7 +31,7 @@ fn late_packets_cost_nothing() {
     pair.script = Box::new(move |from, _| {
         seen += u64::from(from == 0);
         // Three of four are overtaken by the fourth.
-        if from == 0 && seen % 4 != 0 {
+        if from == 0 && !seen.is_multiple_of(4) {
             Fate::Late(Duration::from_micros(20 + seen / 8))
         } else {
             Fate::Deliver
