@@ -14,6 +14,7 @@
 
 mod batch;
 mod collapse;
+mod immediate;
 mod memory;
 mod open;
 mod ring;

@@ -1,8 +1,8 @@
 //! [`UringStorage`]: the storage of one reactor, and the reactor's one place to sleep.
 //!
-//! Files go through the [`Ring`](super::ring::Ring), step by step (`step`); `memory` and `null`
-//! complete on the spot, but for reads: with the next poll, some at a time. Called by the transport's reactor
-//! (as [`Storage`]) and by the daemon's loop ([`UringStorage::sleep`]).
+//! Files go through the [`Ring`](super::ring::Ring), step by step (`step`); disks in memory need no
+//! kernel (`immediate`). Called by the transport's reactor (as [`Storage`]) and by the daemon's loop
+//! ([`UringStorage::sleep`]).
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -15,6 +15,7 @@ use lariat_fabric::{Memory, Timestamp};
 use slab::Slab;
 
 use super::batch::Batching;
+use super::immediate::Immediate;
 use super::ring::{Event, Refused, Ring, RingCounters, Span, ZEROES_BYTES};
 use super::set::{Backend, StorageSet};
 use super::step::{Lacks, Next, Slot, Step, check, first_step};
@@ -55,10 +56,6 @@ pub enum Woken {
     Nothing,
 }
 
-/// How much is copied in one poll, about, before it is sent: it should still be in the second cache
-/// then.
-const COPIED_BYTES: u32 = 256 << 10;
-
 #[derive(Debug)]
 struct Poll {
     fd: RawFd,
@@ -73,8 +70,7 @@ pub struct UringStorage {
     slots: Slab<Slot>,
     /// Slots whose next operation could not be queued yet.
     backlog: VecDeque<u32>,
-    /// Reads of memory and null disks, oldest first. The first bytes are on their way to the cache.
-    copies: VecDeque<BlockRequest>,
+    immediate: Immediate,
     finished: Vec<BlockCompletion>,
     lacks: Vec<Lacks>,
     waker: EventWaker,
@@ -109,7 +105,7 @@ impl UringStorage {
             config: UringConfig { depth, ..config },
             slots: Slab::with_capacity(room),
             backlog: VecDeque::with_capacity(room),
-            copies: VecDeque::with_capacity(room),
+            immediate: Immediate::new(room),
             finished: Vec::with_capacity(room),
             lacks: vec![Lacks::default(); set.len()],
             waker,
@@ -370,27 +366,6 @@ impl UringStorage {
         result
     }
 
-    /// Copies for the reads of memory and null disks, up to [`COPIED_BYTES`] about.
-    fn copy(&mut self) {
-        let mut left = COPIED_BYTES;
-        while left > 0
-            && let Some(request) = self.copies.pop_front()
-        {
-            let memories = self.ring.memories();
-            let result = match self.set.get(request.backend) {
-                Some(Backend::Memory { disk, geometry }) => {
-                    in_memory(disk, &request.op, geometry.block_bytes, memories)
-                }
-                Some(Backend::Null { .. }) => null(&request.op, memories),
-                _ => Err(StorageError::Other { errno: libc::ENODEV }),
-            };
-            if let BlockOp::Read { buffer, .. } = request.op {
-                left = left.saturating_sub(buffer.length);
-            }
-            self.finished.push(BlockCompletion { tag: request.tag, result });
-        }
-    }
-
     fn finish_now(&mut self, tag: u64, result: Result<(), StorageError>) {
         self.finished.push(BlockCompletion { tag, result });
     }
@@ -427,16 +402,9 @@ impl Storage for UringStorage {
             return Ok(());
         }
         match backend {
-            Backend::Null { .. } if is_read(&request.op) => self.copies.push_back(request),
-            Backend::Null { .. } => self.finish_now(tag, Ok(())),
-            Backend::Memory { disk, .. } => {
-                if let BlockOp::Read { start, .. } = request.op {
-                    disk.announce(start * u64::from(geometry.block_bytes));
-                    self.copies.push_back(request);
-                } else {
-                    let memories = self.ring.memories();
-                    let result = in_memory(disk, &request.op, geometry.block_bytes, memories);
-                    self.finish_now(tag, result);
+            Backend::Null { .. } | Backend::Memory { .. } => {
+                if let Some(done) = self.immediate.take(backend, request, self.ring.memories()) {
+                    self.finished.push(done);
                 }
             }
             Backend::File { index, open } => {
@@ -475,7 +443,7 @@ impl Storage for UringStorage {
                 self.start(token);
             }
         }
-        self.copy();
+        self.immediate.work(&self.set, self.ring.memories(), &mut self.finished);
         if !self.batching.holds(now, self.ring.queued(), self.slots.len()) {
             self.enter();
         }
@@ -486,43 +454,8 @@ impl Storage for UringStorage {
     }
 
     fn in_flight(&self) -> usize {
-        self.slots.len() + self.copies.len() + self.finished.len()
+        self.slots.len() + self.immediate.len() + self.finished.len()
     }
-}
-
-fn is_read(op: &BlockOp) -> bool {
-    matches!(op, BlockOp::Read { .. })
-}
-
-fn null(op: &BlockOp, memories: &[Arc<Memory>]) -> Result<(), StorageError> {
-    let BlockOp::Read { buffer, .. } = *op else { return Ok(()) };
-    let zeroed = memories
-        .get(usize::from(buffer.memory))
-        .and_then(|memory| memory.zero(buffer.offset, buffer.length as usize).ok());
-    zeroed.ok_or(StorageError::Other { errno: libc::EFAULT })
-}
-
-fn in_memory(
-    disk: &super::memory::MemoryDisk,
-    op: &BlockOp,
-    block_bytes: u32,
-    memories: &[Arc<Memory>],
-) -> Result<(), StorageError> {
-    let block = u64::from(block_bytes);
-    let memory = |index: u16| memories.get(usize::from(index));
-    let done = match *op {
-        BlockOp::Read { start, buffer } => memory(buffer.memory).and_then(|memory| {
-            disk.read(start * block, memory, buffer.offset, u64::from(buffer.length))
-        }),
-        BlockOp::Write { start, buffer, .. } => memory(buffer.memory).and_then(|memory| {
-            disk.write(start * block, memory, buffer.offset, u64::from(buffer.length))
-        }),
-        BlockOp::WriteZeroes { range, .. } | BlockOp::Deallocate { range } => {
-            disk.zero(range.start * block, range.blocks * block)
-        }
-        BlockOp::Flush => Some(()),
-    };
-    done.ok_or(StorageError::Other { errno: libc::EFAULT })
 }
 
 fn warn_unfixed(memories: &[Arc<Memory>], error: &io::Error) {

@@ -4,7 +4,7 @@ use super::*;
 
 /// A transfer of the largest size.
 const LARGE: u32 = 64 << 10;
-const LARGE_BLOCKS: u32 = LARGE / mock::BLOCK_BYTES;
+const LARGE_BLOCKS: u32 = LARGE / mock_storage::BLOCK_BYTES;
 const STALL: Duration = Duration::from_secs(3);
 const PROBE: Duration = Duration::from_secs(30);
 

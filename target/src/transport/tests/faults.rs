@@ -58,7 +58,7 @@ fn what_is_wrong_with_a_command_becomes_its_status() {
     let kind = Sgl::Unknown { kind: 3, subtype: 0, body: [1; 15] };
     let unknown = rig.read_command(0, 1, kind);
     let capsule = rig.write_command(0, 1, Sgl::InCapsule { offset: 0, length: 512 });
-    let beyond = rig.read_command(mock::BLOCKS, 1, sgl);
+    let beyond = rig.read_command(mock_storage::BLOCKS, 1, sgl);
     let cid = rig.next_cid();
     let opcode = Command::new(0x7d).with_cid(cid);
     rig.storage().held = true;

@@ -4,6 +4,7 @@ mod chaos;
 mod fair;
 mod faults;
 mod mock;
+mod mock_storage;
 mod paths;
 mod rooms;
 mod shared;
@@ -19,7 +20,8 @@ use lariat_wire::nvme::{
 };
 use lariat_wire::rdma_cm::ConnectRequest;
 
-use self::mock::{GEOMETRY, Ledger, MockConnection, MockFabric, MockStorage, address_of};
+use self::mock::{Ledger, MockConnection, MockFabric, address_of};
+use self::mock_storage::{GEOMETRY, MockStorage};
 use super::{Reactor, ReactorConfig};
 use crate::nvme::{Limits, Namespace, Registry, Subsystem, SubsystemMap};
 use crate::storage::BackendId;
