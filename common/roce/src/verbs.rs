@@ -263,6 +263,10 @@ pub struct DeviceLimits {
     pub send_with_invalidate: bool,
     /// The sink of an RDMA READ needs remote write permission (iWARP).
     pub read_sink_needs_remote_write: bool,
+    /// The peer's device acknowledges messages: the end of a SEND or RDMA WRITE says how it went there,
+    /// and a SEND that finds no receive is tried again. Not on iWARP (RFC 5040):
+    /// there it says that the memory is free again, and a SEND without a receive ends the connection.
+    pub acknowledges: bool,
     /// Largest message in bytes.
     pub max_message_bytes: u32,
     /// Receives that a shared receive queue holds at most. 0: there is none; also where one that is

@@ -192,6 +192,7 @@ impl Device {
             max_responder_resources: self.abilities.max_reads_in,
             send_with_invalidate: self.abilities.send_with_invalidate && remote_invalidate,
             read_sink_needs_remote_write: self.abilities.iwarp,
+            acknowledges: !self.abilities.iwarp,
             max_message_bytes: largest.max(1 << 16),
             max_shared_receives: self.abilities.max_shared,
         }

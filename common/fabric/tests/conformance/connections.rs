@@ -63,6 +63,10 @@ pub fn refuses_where_nobody_listens<H: Harness>(pair: &mut Pair<H>) {
 pub fn gives_up_on_silence<H: Harness>(pair: &mut Pair<H>) {
     let address = pair.harness.silent_address();
     let conn = pair.resolve(address);
+    if !pair.acknowledges(Host, conn) {
+        eprintln!("SKIPPED: Soft-iWARP's connect returns when TCP has given up, minutes later");
+        return;
+    }
     let start = pair.harness.now();
     let timeout = Duration::from_millis(700);
     pair.fabric(Host).connect(start, conn, &params(b""), timeout).unwrap();

@@ -111,6 +111,11 @@ impl<H: Harness> Pair<H> {
         }
     }
 
+    /// Whether messages are acknowledged by the peer's device.
+    pub fn acknowledges(&mut self, side: Side, conn: ConnId) -> bool {
+        self.fabric(side).limits(conn).unwrap().acknowledges
+    }
+
     pub fn sge(&mut self, side: Side, offset: u64, length: u32) -> Sge {
         Sge { region: self.side(side).region, offset, length }
     }

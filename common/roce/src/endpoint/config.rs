@@ -133,6 +133,7 @@ impl EndpointConfig {
                 max_responder_resources: 128,
                 send_with_invalidate: true,
                 read_sink_needs_remote_write: false,
+                acknowledges: true,
                 max_message_bytes: 1 << 31,
                 max_shared_receives: 1 << 15,
             },

@@ -108,6 +108,7 @@ impl MockFabric {
                 max_responder_resources: 16,
                 send_with_invalidate: true,
                 read_sink_needs_remote_write: false,
+                acknowledges: true,
                 max_message_bytes: 1 << 30,
                 max_shared_receives: 0,
             },
