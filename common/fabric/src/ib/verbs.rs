@@ -19,7 +19,7 @@ use super::conn::{Conn, State, handle, parts};
 use super::cq;
 use super::events::RESOLVE_INTERVAL;
 use super::fabric::{IbFabric, stale};
-use super::group::{Member, Refusal};
+use super::group::Refusal;
 use super::inventory;
 use super::memory::Regions;
 use super::qp::{Awaited, Prepared};
@@ -146,17 +146,12 @@ impl Fabric for IbFabric {
         remote: SocketAddr,
         timeout: Duration,
     ) -> Result<ConnId, ResolveError> {
-        let start = |member: &Member| {
-            let mut id = CmId::new(&member.channel)?;
-            id.resolve_address(remote, timeout.min(RESOLVE_INTERVAL))?;
-            Ok(id)
-        };
-        let id = start(&self.member).map_err(|source: io::Error| match source.raw_os_error() {
-            Some(libc::ENODEV | libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EADDRNOTAVAIL) => {
-                let reason = format!("{source}; {}", inventory::describe());
-                ResolveError::NoRoute { remote, reason }
-            }
-            _ => ResolveError::Io { remote, source },
+        let mut id = CmId::new(&self.member.channel)
+            .map_err(|source| ResolveError::Io { remote, source })?;
+        // Which error it is where no device can reach the peer differs between drivers.
+        id.resolve_address(remote, timeout.min(RESOLVE_INTERVAL)).map_err(|source| {
+            let reason = format!("{source}; {}", inventory::describe());
+            ResolveError::NoRoute { remote, reason }
         })?;
         self.next_cm_look = Timestamp::ZERO;
         self.insert(id, State::Resolving { remote, deadline: now + timeout })
