@@ -81,6 +81,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
         return Ok(());
     }
+    if options.steady && options.kernel == kernel::Series::Bookworm {
+        bail!(
+            "kernel 6.1 does not start its second processor where the clock counts instructions: \
+             leave --steady out, and give it --patience on a busy machine"
+        );
+    }
     let spdk = options.spdk.as_deref().map(Build::open).transpose()?;
     let chosen = scenario::choose(all, &options.scenarios)?;
     setup::install(setup::LAB)?;
