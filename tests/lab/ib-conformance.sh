@@ -8,9 +8,6 @@
 must 'a software device' eval 'ip link set lo up && ip link add h0 type dummy && ip link set h0 mtu 4500 &&
     ip addr add 10.9.0.1/24 dev h0 && ip link set h0 up && modprobe -a ib_uverbs rdma_ucm &&
     load_rdma && add_rdma'
-LARIAT_IB_REQUIRED=1 LARIAT_IB_ADDRESS=10.9.0.1 timeout "$(patient 380)" "$LAB_CONFORMANCE" --test-threads=1 2>&1 |
-    tee "$WORK/tests"
-each() { grep -E '^test .* \.\.\. ' "$WORK/tests" | grep -vE '\.\.\. ok$'; }
-all_passed() { each; grep -E '^test result: ok\. [1-9][0-9]* passed; 0 failed; 0 ignored' "$WORK/tests"; }
-check 'all of it passed' all_passed
+check 'all of it passed' conforms 10.9.0.1
+told
 finish

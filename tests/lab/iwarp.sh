@@ -1,12 +1,15 @@
 # Both of our ends with the kernel's over Soft-iWARP, whose module Debian does not build: the
-# kernel's host with our target, our initiator with the kernel's target, and ours with ours.
-# needs: siw
-# limit: 700
+# kernel's host with our target, our initiator with the kernel's target, ours with ours, and the suite
+# that every fabric provider must pass.
+# needs: siw conformance
+# limit: 900
 . "$(dirname "$0")/lib.sh"
 rdma_kind=siw
 address=${1:-10.9.0.1}
 
 must 'networks with Soft-iWARP' networks 4500
+check 'the suite for providers' conforms "$address"
+told
 must 'a disk' disk
 ours_on_devices
 must 'lariatd listens' start_lariatd 512

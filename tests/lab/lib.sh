@@ -218,6 +218,16 @@ ours_verify() {
 queue_pairs() { rdma resource show qp 2>/dev/null | grep -c ' type RC '; }
 no_queue_pairs() { [ "$(queue_pairs)" = 0 ]; }
 
+# conforms ADDRESS: the suite that every fabric provider must pass, on the device of that address.
+conforms() {
+    LARIAT_IB_REQUIRED=1 LARIAT_IB_ADDRESS=$1 timeout "$(patient 380)" \
+        "$LAB_CONFORMANCE" --test-threads=1 --show-output >"$WORK/tests" 2>&1
+    grep -E '^test .* \.\.\. |panicked' -A 2 "$WORK/tests" | grep -vE '\.\.\. ok$'
+    grep -E '^test result: ok\. [1-9][0-9]* passed; 0 failed; 0 ignored' "$WORK/tests"
+}
+# told: what it said.
+told() { grep -E '^(test|SKIPPED)' "$WORK/tests"; }
+
 # --- the kernel's target
 
 # kernel_target ADDRESS FAMILY DEVICE: nvmet-rdma serves DEVICE there.
