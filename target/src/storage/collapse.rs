@@ -1,8 +1,9 @@
 //! Huge pages for the parts of a memory disk that are in use: a thread of low effort that looks once a
 //! second for pieces of 2 MiB that were written as often as they are large. Called by `memory`.
 //!
-//! (To ask for huge pages from the start would make the first write to each piece wait until the
-//! system has found 2 MiB in a row, milliseconds, and would take 2 MiB for a write of one block.)
+//! (With huge pages from the start the first write to each piece would wait until the system has found
+//! and zeroed 2 MiB in a row, milliseconds, and would take 2 MiB for a write of one block. So the disk
+//! refuses those that the system gives unasked, too.)
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;

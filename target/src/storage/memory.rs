@@ -30,6 +30,8 @@ impl MemoryDisk {
     pub(super) fn new(size_bytes: usize) -> io::Result<Self> {
         let locks = (0..LOCKS).map(|_| RwLock::new(())).collect();
         let bytes = Memory::allocate(size_bytes)?;
+        // See `collapse`.
+        sys::take_small_pages(&bytes);
         let collapser = Collapser::start(Arc::clone(&bytes))?;
         Ok(Self { bytes, locks, collapser })
     }

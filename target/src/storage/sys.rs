@@ -66,17 +66,48 @@ pub(super) fn discard(memory: &Memory, offset: u64, length: usize) -> io::Result
     unsafe { madvise(pages.cast(), whole, MmapAdvise::MADV_DONTNEED) }.map_err(io::Error::from)
 }
 
-/// Backs a range by huge pages, now. The range is to hold whole ones (2 MiB, aligned).
+/// Has the memory take small pages, whatever the system does otherwise (`always` in
+/// /sys/kernel/mm/transparent_hugepage/enabled, as Debian has it). A system without huge pages
+/// refuses, and need not be asked.
+pub(super) fn take_small_pages(memory: &Memory) {
+    let _ = advise(memory, 0, memory.len(), Pages::Small);
+}
+
+/// Backs a range of such memory by huge pages, now. The range is to hold whole ones (2 MiB, aligned).
+/// What is written there after it was discarded takes small pages again.
 ///
 /// # Errors
 /// The system's word: `EINVAL` where it knows no such request (before 6.1) or has no huge pages,
 /// others where it did not work out this time.
 pub(super) fn collapse(memory: &Memory, offset: u64, length: usize) -> io::Result<()> {
+    advise(memory, offset, length, Pages::Huge)?;
+    let result = advise(memory, offset, length, Pages::HugeNow);
+    // That the whole is one mapping again: a process may have so many.
+    let _ = advise(memory, offset, length, Pages::Small);
+    result
+}
+
+/// How memory is to be backed.
+#[derive(Clone, Copy, Debug)]
+enum Pages {
+    Small,
+    Huge,
+    HugeNow,
+}
+
+fn advise(memory: &Memory, offset: u64, length: usize, pages: Pages) -> io::Result<()> {
     let start = memory.range(offset, length).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: the range lies inside the memory (`range`); the request changes how it is backed, not
+    let advice = match pages {
+        Pages::Small => libc::MADV_NOHUGEPAGE,
+        Pages::Huge => libc::MADV_HUGEPAGE,
+        Pages::HugeNow => libc::MADV_COLLAPSE,
+    };
+    // SAFETY: the range lies inside the memory (`range`); each advice changes how it is backed, not
     // what it holds.
-    let result = unsafe { libc::madvise(start.as_ptr().cast(), length, libc::MADV_COLLAPSE) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    match unsafe { libc::madvise(start.as_ptr().cast(), length, advice) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Asks the processor for bytes that are going to be used soon; nothing where they lie outside of the
@@ -136,6 +167,49 @@ pub(super) fn copy_past_caches(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What the system says of the mapping that has this address: a line of /proc/self/smaps.
+    fn mapping(address: usize, line: &str) -> String {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut inside = false;
+        for text in smaps.lines() {
+            let range = text.split(' ').next().and_then(|range| range.split_once('-'));
+            if let Some((from, to)) = range
+                && let Ok(from) = usize::from_str_radix(from, 16)
+                && let Ok(to) = usize::from_str_radix(to, 16)
+            {
+                inside = (from..to).contains(&address);
+            } else if inside && text.starts_with(line) {
+                return text.to_owned();
+            }
+        }
+        panic!("no {line} of {address:x}");
+    }
+
+    #[test]
+    fn huge_pages_come_when_asked_for_alone() {
+        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            return;
+        }
+        let memory = Memory::allocate(6 << 20).unwrap();
+        take_small_pages(&memory);
+        let start = memory.address().as_ptr().addr();
+        let piece = start.next_multiple_of(2 << 20);
+        let at = (piece - start) as u64;
+        let refuses = |address| mapping(address, "VmFlags:").split(' ').any(|flag| flag == "nh");
+        assert!(refuses(start) && refuses(piece));
+        memory.write_at(at, &vec![0xaa; 2 << 20]).unwrap();
+        assert!(mapping(piece, "AnonHugePages:").ends_with(" 0 kB"));
+        let result = collapse(&memory, at, 2 << 20);
+        assert!(refuses(start) && refuses(piece), "{result:?}");
+        // A kernel of before 6.1, or no memory in a row.
+        if result.is_ok() {
+            assert!(mapping(piece, "AnonHugePages:").ends_with(" 2048 kB"));
+        }
+        let mut bytes = vec![0; 2 << 20];
+        memory.read_at(at, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 0xaa));
+    }
 
     #[test]
     fn copies_past_the_caches_arrive_whole_and_leave_their_neighbours() {
