@@ -42,27 +42,37 @@ const YIELD_AFTER: Duration = Duration::from_micros(10);
 /// for that are slept through.
 ///
 /// Nor does it pay to poll for hosts that are known to be slower than that: where several waits in
-/// a row took far longer than polling goes on, the next ones are slept through nearly at once.
+/// a row outlasted the polling, the next ones are slept through nearly at once. How long such a wait
+/// would have been without the sleep (and what wakes from it) nobody knows: when it was short enough
+/// that polling may have covered it, polling is tried again, and the less often the more such attempts
+/// were for nothing.
 struct Patience {
     idle_poll: Duration,
     watch: Duration,
-    /// Waits for hosts in a row that polling would not have covered.
-    long_waits: u8,
+    /// Waits for hosts in a row that polling did not cover.
+    missed: u8,
+    /// Since then, sleeps that were short enough to try polling again, and how many it takes.
+    short_sleeps: u16,
+    doubt: u16,
 }
 
-/// So many of them make the next one likely.
-const LONG_WAITS: u8 = 8;
+/// So many misses make the next one likely.
+const MISSES: u8 = 8;
+/// So many are enough when polling is tried again.
+const MISSES_ON_TRIAL: u8 = 2;
+/// Short sleeps before another trial, at most.
+const MOST_DOUBT: u16 = 1024;
 
 impl Patience {
     fn new(idle_poll: Duration) -> Self {
-        Self { idle_poll, watch: Duration::ZERO, long_waits: 0 }
+        Self { idle_poll, watch: Duration::ZERO, missed: 0, short_sleeps: 0, doubt: 1 }
     }
 
     /// How long to poll on.
     fn limit(&self, disks_work: bool) -> Duration {
         if disks_work {
             self.watch.max(self.idle_poll)
-        } else if self.long_waits >= LONG_WAITS {
+        } else if self.missed >= MISSES {
             self.idle_poll.min(YIELD_AFTER)
         } else {
             self.idle_poll
@@ -74,9 +84,7 @@ impl Patience {
         if !disks_work {
             // The shortest are covered in any case.
             if waited > YIELD_AFTER {
-                // A wait that was slept through took longer than it would have otherwise.
-                let long = waited > self.idle_poll * 2;
-                self.long_waits = if long { self.long_waits.saturating_add(1) } else { 0 };
+                self.learn_of_hosts(waited);
             }
             return;
         }
@@ -86,6 +94,23 @@ impl Patience {
             // A batch is one long wait and many short ones.
             (waited * 2).max(self.watch - self.watch / 32).min(LONGEST_WATCH)
         };
+    }
+
+    fn learn_of_hosts(&mut self, waited: Duration) {
+        if self.missed < MISSES {
+            if waited <= self.idle_poll {
+                (self.missed, self.doubt) = (0, 1);
+            } else {
+                self.missed += 1;
+                self.short_sleeps = 0;
+            }
+        } else if waited <= self.idle_poll * 2 {
+            self.short_sleeps += 1;
+            if self.short_sleeps >= self.doubt {
+                self.missed = MISSES - MISSES_ON_TRIAL;
+                self.doubt = (self.doubt * 2).min(MOST_DOUBT);
+            }
+        }
     }
 }
 
@@ -302,18 +327,52 @@ mod tests {
     #[test]
     fn slow_hosts_are_not_polled_for() {
         let mut patience = Patience::new(us(50));
-        for _ in 0..LONG_WAITS {
+        for _ in 0..MISSES {
             assert_eq!(patience.limit(false), us(50));
-            patience.learn(false, us(400));
+            patience.learn(false, us(60));
         }
         assert_eq!(patience.limit(false), YIELD_AFTER);
         // Neither disks nor what comes at once says anything of hosts.
         patience.learn(true, us(20));
         patience.learn(false, us(3));
+        patience.learn(false, us(400));
         assert_eq!(patience.limit(false), YIELD_AFTER);
         assert_eq!(patience.limit(true), us(50));
-        // One quick host is enough.
+        // One that seems to be quick is tried.
         patience.learn(false, us(90));
+        assert_eq!(patience.limit(false), us(50));
+        patience.learn(false, us(40));
+        for _ in 0..MISSES - 1 {
+            patience.learn(false, us(60));
+        }
+        assert_eq!(patience.limit(false), us(50));
+    }
+
+    #[test]
+    fn hosts_that_only_seem_quick_are_polled_for_ever_more_rarely() {
+        let mut patience = Patience::new(us(50));
+        let mut polled = 0;
+        for _ in 0..10_000 {
+            polled += u32::from(patience.limit(false) == us(50));
+            // What was a sleep looks short, and polling would have missed it by little.
+            patience.learn(false, us(70));
+        }
+        // 8, then 2 each after 1, 2, 4, ... 1,024 sleeps, and every 1,024.
+        assert!((20..=50).contains(&polled), "{polled} of 10,000");
+        // A host that is quick indeed is polled for from the next trial on.
+        let mut slept = 0;
+        while patience.limit(false) != us(50) {
+            patience.learn(false, us(70));
+            slept += 1;
+        }
+        assert!(slept <= MOST_DOUBT);
+        patience.learn(false, us(30));
+        for _ in 0..MISSES {
+            assert_eq!(patience.limit(false), us(50));
+            patience.learn(false, us(300));
+        }
+        assert_eq!(patience.limit(false), YIELD_AFTER);
+        patience.learn(false, us(70));
         assert_eq!(patience.limit(false), us(50));
     }
 
