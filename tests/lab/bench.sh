@@ -4,7 +4,7 @@
 # run: by name
 . "$(dirname "$0")/lib.sh"
 
-seconds=2 rounds=1
+seconds=2 rounds=3
 out=$LAB_OUT/bench
 rm -rf "$out" && mkdir -p "$out"
 iqn=iqn.2026-11.io.lariat
@@ -122,10 +122,13 @@ nvme_disks() {
     local file name found=0
     for file in /sys/class/nvme-subsystem/nvme-subsys*/subsysnqn; do
         [ "$(cat "$file")" = "$2" ] || continue
+        # The kernel looks at namespaces side by side: the names' numbers need not be theirs.
         for name in "$(dirname "$file")"/nvme*n[12]; do
-            name=${name##*/}
-            [ -b "/dev/$name" ] || continue
-            case $name in *n1) echo "/dev/$name" >"$WORK/$1.null" ;; *) echo "/dev/$name" >"$WORK/$1.memory" ;; esac
+            [ -b "/dev/${name##*/}" ] || continue
+            case $(cat "$name/nsid") in
+            1) echo "/dev/${name##*/}" >"$WORK/$1.null" ;;
+            2) echo "/dev/${name##*/}" >"$WORK/$1.memory" ;;
+            esac
             found=$((found + 1))
         done
     done
@@ -134,8 +137,9 @@ nvme_disks() {
 
 # --- measuring
 
-# Ticks of 10 ms that the guest's processors worked.
-busy() { awk '/^cpu / { print $2 + $3 + $4 + $7 + $8 + $9 }' /proc/stat; }
+# Microseconds that the guest's processors worked. (The ticks in /proc/stat are samples, and much of what is
+# measured here begins with a timer's interrupt or is over before the next.)
+busy() { awk '/^cpu/ { sum += $8 } END { printf "%.0f\n", sum / 1000 }' /proc/schedstat; }
 
 # measure PEER DISK WORKLOAD ROUND: the tool's command, its report, and what it cost.
 measure() {
@@ -148,7 +152,7 @@ measure() {
         { cat "$name.err"; return 1; }
     [ "$1" != spdk ] || kill -STOP $spdk_pid
     printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$@" $(($(busy) - before)) \
-        "$(awk '{ print int(($1 + $2) * 100) }' <<<"$client")" >>"$out/cost.tsv"
+        "$(awk '{ printf "%.0f", ($1 + $2) * 1000000 }' <<<"$client")" >>"$out/cost.tsv"
 }
 
 # command_of PEER DISK WORKLOAD, which is called as in `cargo xtask bench`: randread-4k-qd1.
@@ -198,7 +202,9 @@ fi
 for ((round = 0; round < rounds; round++)); do
     for disk in null memory; do
         for workload in "${workloads[@]}"; do
-            for peer in "${peers[@]}"; do
+            # There and back: what comes first is not always the same.
+            for ((i = 0; i < ${#peers[@]}; i++)); do
+                peer=${peers[round % 2 ? ${#peers[@]} - 1 - i : i]}
                 check "round $round: $peer, $disk, $workload" measure "$peer" $disk "$workload" $round
             done
         done

@@ -29,8 +29,6 @@ const PEERS: [(&str, &str, &str); 7] = [
 /// The one that is only there if a build was named.
 const SPDK: &str = "spdk";
 const DISKS: [&str; 2] = ["null", "memory"];
-/// The unit of times in /proc.
-const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Reads what the guest left in `folder`, prints the tables, and unless told not to writes them
 /// down.
@@ -48,7 +46,7 @@ pub(super) fn publish(folder: &Path, kernel: &str, write: bool) -> Result<()> {
 }
 
 /// The folder has a file `seconds`, a line of `cost.tsv` for each run (peer, disk, workload, round,
-/// ticks of the whole guest and of the client), and the client's report of each.
+/// microseconds of the whole guest's processors and of the client's process), and the client's report of each.
 fn read(folder: &Path, kernel: &str) -> Result<Results> {
     let text = |name: &str| {
         let path = folder.join(name);
@@ -71,7 +69,7 @@ fn read(folder: &Path, kernel: &str) -> Result<Results> {
             false => parse_fio(&report, workload),
         };
         let mut sample = sample.with_context(|| format!("in {name}"))?;
-        let cores = |ticks: f64| ticks / TICKS_PER_SECOND / f64::from(seconds);
+        let cores = |micros: f64| micros / 1e6 / f64::from(seconds);
         let (guest, client) = (guest.parse::<f64>()?, client.parse::<f64>()?);
         sample.client_cores = Some(cores(client));
         sample.server_cores = Some(cores(guest - client));
@@ -218,7 +216,7 @@ mod tests {
                 let stem = format!("{peer}-null-randwrite-4k-qd1-{round}");
                 write(&format!("{stem}.json"), text);
                 write(&format!("{stem}.command"), "a tool\n");
-                costs += &format!("{peer}\tnull\trandwrite-4k-qd1\t{round}\t800\t200\n");
+                costs += &format!("{peer}\tnull\trandwrite-4k-qd1\t{round}\t8000000\t2000000\n");
             }
         }
         write("cost.tsv", &costs);
