@@ -1,5 +1,6 @@
 # What a request costs with the kernel's host on one Soft-RoCE device, with the kernel's target and with
-# lariatd: rates, processor time, system calls and sleeps. And profiles of the guest, in LAB_OUT/calls.
+# lariatd: rates, processor time, system calls and sleeps. And where the time goes: with a steady clock to the
+# microsecond, otherwise by profiles of the guest, in LAB_OUT/calls.
 # limit: 900
 # run: by name
 . "$(dirname "$0")/lib.sh"
@@ -60,7 +61,8 @@ job() {
         /"50.000000"/ { if ($3 / 1000 > half) half = $3 / 1000 }
         END { printf "%d %d %d %d\n", n, iops, mean, half }' "$WORK/fio.json"
 }
-busy() { awk '/^cpu / { print $2 + $3 + $4 + $7 + $8 + $9 }' /proc/stat; }
+# Microseconds that the guest's processors worked.
+busy() { awk '/^cpu/ { sum += $8 } END { printf "%.0f\n", sum / 1000 }' /proc/schedstat; }
 thread() { local t; for t in /proc/"$1"/task/*; do grep -q reactor "$t/comm" && basename "$t" && return; done; }
 calls=(write read ioctl io_uring_enter sched_yield epoll_wait clock_gettime)
 
@@ -79,7 +81,7 @@ measure() {
     local at
     at=$(busy)
     requests=$(job "$d" "$2" "$3")
-    echo "$1 $2 $3: $requests (requests, IOPS, mean and median us), guest ticks $(($(busy) - at))"
+    echo "$1 $2 $3: $requests (requests, IOPS, mean and median us), guest $((($(busy) - at) / ${requests%% *})) us per request"
     [ "${pids[$1]}" = 0 ] && return
     after=$(cut -d' ' -f1 "/proc/${pids[$1]}/task/$thread/schedstat")
     kill -INT $stat
@@ -99,6 +101,56 @@ profile() {
     perf report -i "$WORK/perf.data" --sort comm --stdio 2>/dev/null | grep -v '^#' | grep . | head -n 12
     perf report -i "$WORK/perf.data" --sort comm,dso,symbol --stdio 2>/dev/null | grep -v '^#' | grep . >"$out/perf-$name"
     head -n 30 "$out/perf-$name"
+}
+
+# shares NAME RW DEPTH: with a steady clock one processor runs at a time, and each instruction moves the clock
+# on, so that what lies between two events of the trace was spent by who was running. Us per request.
+shares() {
+    local trace=/sys/kernel/tracing event d
+    mountpoint -q $trace || mount -t tracefs none $trace || return
+    echo 0 >$trace/tracing_on && echo 20000 >$trace/buffer_size_kb && echo >$trace/trace || return
+    for event in sched/sched_switch raw_syscalls; do echo 1 >"$trace/events/$event/enable"; done
+    d=$(device "${nqns[$1]}")
+    job "$d" "$2" "$3" >"$WORK/job" &
+    # fio takes a second to start, and what a shell does costs time, too.
+    sleep 2
+    echo 1 >$trace/tracing_on
+    sleep 0.2
+    echo 0 >$trace/tracing_on
+    wait %%
+    cp $trace/trace "$out/trace-$1-$2-$3"
+    awk '!/^#/ && match($0, / \[[0-9]+\] /) {
+            who = substr($0, 1, RSTART - 1)
+            sub(/^ */, "", who)
+            pid = who
+            sub(/.*-/, "", pid)
+            rest = substr($0, RSTART + RLENGTH)
+            split(rest, part, " ")
+            at = part[2] * 1000000
+            event = part[3]
+            if (who ~ /^kworker\/u/) kind = "workers without a processor (Soft-RoCE)"
+            else if (who ~ /^kworker/) kind = "workers of a processor (completions of nvmet-rdma)"
+            else if (who ~ /^reactor/) kind = "lariatd, " (pid in call ? "system call " call[pid] : "user")
+            else if (who ~ /^fio/) kind = "fio, " (pid in call ? "kernel" : "user")
+            else if (who ~ /^ksoftirqd/) kind = "soft interrupts (completions of the host)"
+            else if (who ~ /^<idle>/) kind = "idle, and waking from it"
+            else kind = "other"
+            if (last) spent[kind] += at - last
+            else first = at
+            last = at
+            if (event == "sys_enter:") call[pid] = part[5]
+            if (event == "sys_exit:") {
+                delete call[pid]
+                if (who ~ /^fio/ && part[5] == 426 && part[7] > 0) requests += part[7]
+            }
+            if (event == "sched_switch:") switches++
+        }
+        END {
+            if (!requests) exit 1
+            printf "    %8.1f us per request (%d requests), %.1f switches\n", (last - first) / requests, requests,
+                switches / requests
+            for (kind in spent) printf "    %8.1f %s\n", spent[kind] / requests, kind
+        }' "$out/trace-$1-$2-$3" >"$WORK/shares" && sort -k1,1nr "$WORK/shares"
 }
 
 must 'perf is there' command -v perf
@@ -128,7 +180,16 @@ for depth in 1 32; do
     done
 done
 # With a steady clock the timer that takes the samples fires in the idle loop alone.
-[ "$LAB_STEADY" = 1 ] && finish
+if [ "$LAB_STEADY" = 1 ]; then
+    seconds=3
+    for rw in randread randwrite; do
+        for peer in "${peers[@]}"; do
+            check "shares: $peer, $rw, depth 1" shares "$peer" $rw 1
+            cat "$WORK/output"
+        done
+    done
+    finish
+fi
 for peer in "${peers[@]}"; do
     for depth in 1 32; do
         check "profile: $peer, depth $depth" profile "$peer" randread $depth

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use lariat_fabric::{Armed, Fabric, Timestamp};
 
-use crate::storage::UringStorage;
+use crate::storage::{UringStorage, processor_time};
 use crate::transport::Reactor;
 
 /// The monotonic clock that all reactors share: the registry compares their times.
@@ -41,7 +41,10 @@ const YIELD_AFTER: Duration = Duration::from_micros(10);
 /// they work, polling goes on for twice the time that such waits took lately. Waits that are too long
 /// for that are slept through.
 ///
-/// Nor does it pay to poll for hosts that are known to be slower than that: where several waits in
+/// Hosts are polled for as long as it was configured, or as long as a sleep costs where that is longer:
+/// this thread's own part of it is measured, and who wakes it pays about as much. (Under emulation a
+/// sleep costs hundreds of microseconds, on a machine five to ten.) Nor does it pay to poll for hosts that
+/// are known to be slower than that: where several waits in
 /// a row outlasted the polling, the next ones are slept through nearly at once. How long such a wait
 /// would have been without the sleep (and what wakes from it) nobody knows: when it was short enough
 /// that polling may have covered it, polling is tried again, and the less often the more such attempts
@@ -54,6 +57,9 @@ struct Patience {
     /// Since then, sleeps that were short enough to try polling again, and how many it takes.
     short_sleeps: u16,
     doubt: u16,
+    /// Processor time of this thread that a sleep takes, and how many sleeps there were.
+    sleep_cost: Duration,
+    sleeps: u32,
 }
 
 /// So many misses make the next one likely.
@@ -63,9 +69,38 @@ const MISSES_ON_TRIAL: u8 = 2;
 /// Short sleeps before another trial, at most.
 const MOST_DOUBT: u16 = 1024;
 
+/// One sleep of so many is measured: it takes two system calls.
+const MEASURED_SLEEPS: u32 = 16;
+/// No sleep is taken to cost more.
+const DEAREST_SLEEP: Duration = Duration::from_micros(500);
+
 impl Patience {
     fn new(idle_poll: Duration) -> Self {
-        Self { idle_poll, watch: Duration::ZERO, missed: 0, short_sleeps: 0, doubt: 1 }
+        let (watch, sleep_cost) = (Duration::ZERO, Duration::ZERO);
+        Self { idle_poll, watch, missed: 0, short_sleeps: 0, doubt: 1, sleep_cost, sleeps: 0 }
+    }
+
+    /// How long hosts are worth to be polled for.
+    fn for_hosts(&self) -> Duration {
+        // Who wants no polling gets none.
+        if self.idle_poll.is_zero() {
+            Duration::ZERO
+        } else {
+            self.idle_poll.max(self.sleep_cost * 2)
+        }
+    }
+
+    /// Whether the next sleep is to be measured.
+    fn measures(&mut self) -> bool {
+        self.sleeps = self.sleeps.wrapping_add(1);
+        self.sleeps % MEASURED_SLEEPS == 1
+    }
+
+    /// A sleep has taken so much processor time.
+    fn slept(&mut self, cost: Duration) {
+        let cost = cost.min(DEAREST_SLEEP);
+        self.sleep_cost =
+            if self.sleep_cost.is_zero() { cost } else { (self.sleep_cost * 7 + cost) / 8 };
     }
 
     /// How long to poll on.
@@ -75,7 +110,7 @@ impl Patience {
         } else if self.missed >= MISSES {
             self.idle_poll.min(YIELD_AFTER)
         } else {
-            self.idle_poll
+            self.for_hosts()
         }
     }
 
@@ -98,13 +133,13 @@ impl Patience {
 
     fn learn_of_hosts(&mut self, waited: Duration) {
         if self.missed < MISSES {
-            if waited <= self.idle_poll {
+            if waited <= self.for_hosts() {
                 (self.missed, self.doubt) = (0, 1);
             } else {
                 self.missed += 1;
                 self.short_sleeps = 0;
             }
-        } else if waited <= self.idle_poll * 2 {
+        } else if waited <= self.for_hosts() * 2 {
             self.short_sleeps += 1;
             if self.short_sleeps >= self.doubt {
                 self.missed = MISSES - MISSES_ON_TRIAL;
@@ -214,6 +249,7 @@ pub(super) fn drive(
             }
             continue;
         }
+        let before = patience.measures().then(processor_time).flatten();
         let Armed::Until(deadline) = turn.arm(now) else { continue };
         // What came before the fabric was armed wakes nobody: the last look.
         if turn.last_look(now) {
@@ -223,6 +259,9 @@ pub(super) fn drive(
         }
         let timeout = (deadline != Timestamp::NEVER).then(|| deadline.since(clock.now()));
         turn.sleep(timeout)?;
+        if let Some((before, after)) = before.zip(before.and_then(|_| processor_time())) {
+            patience.slept(after.saturating_sub(before));
+        }
     }
 }
 
@@ -346,6 +385,37 @@ mod tests {
             patience.learn(false, us(60));
         }
         assert_eq!(patience.limit(false), us(50));
+    }
+
+    #[test]
+    fn where_a_sleep_is_dear_hosts_are_polled_for_longer() {
+        let mut patience = Patience::new(us(50));
+        patience.slept(us(8));
+        assert_eq!(patience.limit(false), us(50));
+        // An emulated machine.
+        for _ in 0..64 {
+            patience.slept(us(250));
+        }
+        let limit = patience.limit(false);
+        assert!((us(480)..=us(500)).contains(&limit), "{limit:?}");
+        for _ in 0..100 {
+            patience.learn(false, us(400));
+            assert_eq!(patience.limit(false), limit);
+        }
+        for _ in 0..MISSES {
+            patience.learn(false, us(2000));
+        }
+        assert_eq!(patience.limit(false), YIELD_AFTER);
+        // It sleeps now: what took 700 us with a sleep may take 400 without.
+        patience.learn(false, us(700));
+        assert_eq!(patience.limit(false), limit);
+        // One sleep that took for ever says little.
+        patience.slept(Duration::from_secs(1));
+        assert!(patience.limit(false) < us(600));
+        assert_eq!((0..64).filter(|_| patience.measures()).count(), 4);
+        let mut never = Patience::new(Duration::ZERO);
+        never.slept(us(250));
+        assert_eq!(never.limit(false), Duration::ZERO);
     }
 
     #[test]

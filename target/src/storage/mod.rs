@@ -34,6 +34,7 @@ use lariat_fabric::{Memory, Timestamp};
 pub use open::OpenError;
 pub use ring::RingCounters;
 pub use set::{BackendConfig, BackendKind, StorageSet};
+pub(crate) use sys::processor_time;
 pub use uring::{UringConfig, UringStorage, Woken};
 pub use waker::EventWaker;
 

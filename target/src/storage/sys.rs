@@ -1,8 +1,9 @@
 //! What no safe wrapper offers: `statx` for the alignment of direct I/O, `madvise` to give memory
-//! back and to have huge pages, the processor's prefetch and its stores past the caches. Called by
-//! `open`, `memory`, `collapse`.
+//! back and to have huge pages, a thread's clock, the processor's prefetch and its stores past the
+//! caches. Called by `open`, `memory`, `collapse`, and the loop of a reactor thread.
 #![allow(unsafe_code, reason = "system calls and instructions")]
 
+use core::time::Duration;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -85,6 +86,15 @@ pub(super) fn collapse(memory: &Memory, offset: u64, length: usize) -> io::Resul
     // That the whole is one mapping again: a process may have so many.
     let _ = advise(memory, offset, length, Pages::Small);
     result
+}
+
+/// Processor time that the calling thread has used so far.
+pub(crate) fn processor_time() -> Option<Duration> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a place for the answer.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    let (seconds, nanos) = (u64::try_from(time.tv_sec).ok()?, u32::try_from(time.tv_nsec).ok()?);
+    (result == 0).then(|| Duration::new(seconds, nanos))
 }
 
 /// How memory is to be backed.
