@@ -8,6 +8,9 @@ rdma_kind=siw
 address=${1:-10.9.0.1}
 
 must 'networks with Soft-iWARP' networks 4500
+# An address of the subnet that never answers, without asking who has it.
+must 'a silent neighbour' ip neigh replace "${address%.*}.253" lladdr 02:00:00:00:00:fd \
+    nud permanent dev h0
 check 'the suite for providers' conforms "$address"
 told
 must 'a disk' disk
