@@ -137,9 +137,6 @@ nvme_disks() {
 
 # --- measuring
 
-# Microseconds that the guest's processors worked. (The ticks in /proc/stat are samples, and much of what is
-# measured here begins with a timer's interrupt or is over before the next.)
-busy() { awk '/^cpu/ { sum += $8 } END { printf "%.0f\n", sum / 1000 }' /proc/schedstat; }
 
 # measure PEER DISK WORKLOAD ROUND: the tool's command, its report, and what it cost.
 measure() {

@@ -61,8 +61,6 @@ job() {
         /"50.000000"/ { if ($3 / 1000 > half) half = $3 / 1000 }
         END { printf "%d %d %d %d\n", n, iops, mean, half }' "$WORK/fio.json"
 }
-# Microseconds that the guest's processors worked.
-busy() { awk '/^cpu/ { sum += $8 } END { printf "%.0f\n", sum / 1000 }' /proc/schedstat; }
 thread() { local t; for t in /proc/"$1"/task/*; do grep -q reactor "$t/comm" && basename "$t" && return; done; }
 calls=(write read ioctl io_uring_enter sched_yield epoll_wait clock_gettime)
 

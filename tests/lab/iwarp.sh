@@ -1,7 +1,7 @@
 # Both of our ends with the kernel's over Soft-iWARP, whose module Debian does not build: the
 # kernel's host with our target, our initiator with the kernel's target, and ours with ours.
 # needs: siw
-# limit: 900
+# limit: 700
 . "$(dirname "$0")/lib.sh"
 rdma_kind=siw
 address=${1:-10.9.0.1}

@@ -218,6 +218,10 @@ ours_verify() {
 queue_pairs() { rdma resource show qp 2>/dev/null | grep -c ' type RC '; }
 no_queue_pairs() { [ "$(queue_pairs)" = 0 ]; }
 
+# busy: microseconds that the guest's processors worked. (The ticks in /proc/stat are samples, and much of
+# what is measured here begins with a timer's interrupt or is over before the next.)
+busy() { awk '/^cpu/ { sum += $8 } END { printf "%.0f\n", sum / 1000 }' /proc/schedstat; }
+
 # conforms ADDRESS: the suite that every fabric provider must pass, on the device of that address.
 conforms() {
     LARIAT_IB_REQUIRED=1 LARIAT_IB_ADDRESS=$1 timeout "$(patient 380)" \

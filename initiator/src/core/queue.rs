@@ -352,7 +352,7 @@ impl HostQueue {
         }
         let any = !self.bare.is_empty() || !self.with_data.is_empty();
         if self.small_writes.any() {
-            self.small_writes.posted(fabric.fetching_pays_from(self.conn));
+            self.small_writes.posted(|| fabric.fetching_pays_from(self.conn));
         }
         for list in [&mut self.bare, &mut self.with_data] {
             if list.is_empty() {

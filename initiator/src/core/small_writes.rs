@@ -4,6 +4,8 @@
 //! cheaply (`Fabric::fetching_pays_from`), many of them are faster fetched. Owned and called by the
 //! queue.
 
+/// So few are never worth to be fetched, and the fabric need not be asked.
+const FEW: u32 = 8;
 /// Of the most writes that were under way, this part is forgotten with each post.
 const FORGOTTEN_PART: u32 = 8;
 
@@ -37,11 +39,11 @@ impl SmallWrites {
         self.under_way = self.under_way.saturating_sub(1);
     }
 
-    /// Those that began are handed to the fabric, to which fetching pays from so many on.
-    pub(super) fn posted(&mut self, pays_from: Option<u32>) {
+    /// Those that began are handed to the fabric, which says from how many on fetching pays.
+    pub(super) fn posted(&mut self, pays_from: impl FnOnce() -> Option<u32>) {
         let faded = self.usual - self.usual.div_ceil(FORGOTTEN_PART);
         self.usual = self.under_way.max(faded);
-        self.fetched = pays_from.is_some_and(|least| self.usual >= least);
+        self.fetched = self.usual > FEW && pays_from().is_some_and(|least| self.usual >= least);
     }
 }
 
@@ -55,10 +57,10 @@ mod tests {
         for _ in 0..15 {
             writes.began();
         }
-        writes.posted(Some(16));
+        writes.posted(|| Some(16));
         assert!(!writes.are_fetched());
         writes.began();
-        writes.posted(Some(16));
+        writes.posted(|| Some(16));
         assert!(writes.are_fetched());
         // Half of them end and begin anew, again and again: still many.
         for _ in 0..50 {
@@ -68,7 +70,7 @@ mod tests {
             for _ in 0..8 {
                 writes.began();
             }
-            writes.posted(Some(16));
+            writes.posted(|| Some(16));
             assert!(writes.are_fetched());
         }
         // From now on one at a time.
@@ -77,7 +79,7 @@ mod tests {
         }
         for _ in 0..20 {
             writes.began();
-            writes.posted(Some(16));
+            writes.posted(|| Some(16));
             writes.ended();
         }
         assert!(!writes.are_fetched());
@@ -89,7 +91,7 @@ mod tests {
         for _ in 0..1000 {
             writes.began();
         }
-        writes.posted(None);
+        writes.posted(|| None);
         assert!(!writes.are_fetched());
     }
 }

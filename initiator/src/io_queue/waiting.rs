@@ -93,11 +93,13 @@ pub fn wait_any<'a>(queues: impl IntoIterator<Item = &'a mut IoQueue>, timeout: 
         }
         armed.push(queue);
     }
-    let fds = armed.iter().flat_map(|queue| queue.cell.fds());
-    let mut list: Vec<PollFd<'_>> =
-        fds.map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
+    let mut list: Vec<_> = armed.iter().flat_map(|queue| queue.cell.fds()).map(readable).collect();
     let now = clock::now();
     sleep_on(&mut list, now, now + time);
+}
+
+fn readable(fd: &OwnedFd) -> PollFd<'_> {
+    PollFd::new(fd.as_fd(), PollFlags::POLLIN)
 }
 
 /// Sleeps until the lane has something to poll, or `until`. `fds` are those of its fabric.
@@ -109,11 +111,7 @@ pub(super) fn sleep_lane(lane: &mut Lane, fds: &[OwnedFd], now: Timestamp, until
     }
     match fds {
         // What the providers have; the others pay for a list.
-        [fd] => sleep_on(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], now, until),
-        fds => {
-            let mut list: Vec<PollFd<'_>> =
-                fds.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
-            sleep_on(&mut list, now, until);
-        }
+        [fd] => sleep_on(&mut [readable(fd)], now, until),
+        fds => sleep_on(&mut fds.iter().map(readable).collect::<Vec<_>>(), now, until),
     }
 }

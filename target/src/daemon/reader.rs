@@ -51,20 +51,6 @@ pub(super) struct Origin<'a> {
     pub(super) variables: BTreeMap<String, String>,
 }
 
-/// Whether one word is the other with one letter more, less, or changed, or two neighbours swapped.
-fn are_alike(one: &str, other: &str) -> bool {
-    let same = |(one, other): &(u8, u8)| one == other;
-    let before = one.bytes().zip(other.bytes()).take_while(same).count();
-    let (one, other) = (&one.as_bytes().get(before..), &other.as_bytes().get(before..));
-    let (Some(one), Some(other)) = (one, other) else { return false };
-    let after = one.iter().copied().rev().zip(other.iter().copied().rev()).take_while(same).count();
-    let (one_left, other_left) = (one.len() - after, other.len() - after);
-    match (one_left, other_left) {
-        (2, 2) => one.first() == other.get(1) && one.get(1) == other.first(),
-        _ => one_left <= 1 && other_left <= 1,
-    }
-}
-
 /// One table. Keys are taken out of it; what is left at the end is unknown.
 #[derive(Debug)]
 pub(super) struct Section<'a> {
@@ -136,7 +122,7 @@ impl<'a> Section<'a> {
     ) -> Result<T, ConfigError> {
         value.ok_or_else(|| {
             // Keys that were read are taken out; a misspelt one is still there.
-            let alike = self.values.keys().find(|other| are_alike(key, other));
+            let alike = self.values.keys().find(|other| is_slip(key, other));
             match alike {
                 None => self.wrong(key, "is missing", instead),
                 Some(other) => {
@@ -370,6 +356,20 @@ fn shown(kind: &ValueKind) -> String {
     }
 }
 
+/// Whether one word is the other with a letter more, less or changed, or with two of them swapped.
+fn is_slip(one: &str, other: &str) -> bool {
+    let letters = |word: &str| {
+        let mut letters: Vec<char> = word.chars().collect();
+        letters.sort_unstable();
+        letters
+    };
+    match distance(one, other) {
+        0 | 1 => true,
+        2 => letters(one) == letters(other),
+        _ => false,
+    }
+}
+
 /// Edits (insertions, deletions, replacements) between two words.
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
@@ -390,6 +390,17 @@ fn distance(one: &str, other: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slip_is_told_from_another_word() {
+        for (one, other) in [("nsid", "nsdi"), ("nsid", "nsi"), ("nsid", "nssid"), ("nsid", "nsie")]
+        {
+            assert!(is_slip(one, other), "{one} {other}");
+        }
+        for (one, other) in [("nsid", "uuid"), ("nsid", "nqn"), ("path", "size"), ("nsid", "")] {
+            assert!(!is_slip(one, other), "{one} {other}");
+        }
+    }
 
     #[test]
     fn words_have_distances() {

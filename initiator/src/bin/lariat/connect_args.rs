@@ -126,9 +126,9 @@ impl ConnectArgs {
         if let Ok(address) = bare.parse::<IpAddr>() {
             return Ok(SocketAddr::new(address, self.trsvcid));
         }
-        let port = self.traddr.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
-        if let Some(port) = port {
-            let host = self.traddr.trim_end_matches(&format!(":{port}"));
+        if let Some((host, port)) = self.traddr.rsplit_once(':')
+            && port.parse::<u16>().is_ok()
+        {
             return Err(usage(format!(
                 "-a {}: an address without the port, which goes with -s: -a {host} -s {port}",
                 self.traddr

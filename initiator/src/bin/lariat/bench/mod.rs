@@ -45,9 +45,8 @@ pub(crate) fn bench(args: &BenchArgs, stop: &Stop) -> Result<()> {
         nsid: geometry.nsid.0,
         fabric: controller.fabric_name().to_owned(),
     };
-    if report.is_empty() {
-        ended?;
-        return show(args, &report, &place, stop);
+    if ended.is_err() && report.is_empty() {
+        return ended;
     }
     show(args, &report, &place, stop)?;
     ended.context("the figures are those up to this failure")
