@@ -39,6 +39,8 @@ struct Kept {
 #[derive(Debug)]
 pub(super) struct Early {
     hold: Duration,
+    /// Bytes of payload that a packet may have.
+    mtu: usize,
     /// By number, each once.
     kept: VecDeque<Kept>,
     deadline: Timestamp,
@@ -46,8 +48,8 @@ pub(super) struct Early {
 
 impl Early {
     /// `hold`: how long a gap may stay open untold; with zero nothing is kept.
-    pub(super) fn new(hold: Duration) -> Self {
-        Self { hold, kept: VecDeque::new(), deadline: Timestamp::NEVER }
+    pub(super) fn new(hold: Duration, mtu: usize) -> Self {
+        Self { hold, mtu, kept: VecDeque::new(), deadline: Timestamp::NEVER }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -62,17 +64,27 @@ impl Early {
         expected: Seq,
         packet: &Packet<'_>,
     ) -> bool {
-        if self.hold.is_zero() || self.kept.len() >= MOST || seq.since(expected) > SPAN {
+        let Packet { bth, ext, payload, .. } = *packet;
+        if self.hold.is_zero() || seq.since(expected) > SPAN || payload.len() > self.mtu {
             return false;
         }
         let place = self.kept.partition_point(|kept| kept.seq < seq);
-        if self.kept.get(place).is_some_and(|kept| kept.seq == seq) {
+        if let Some(kept) = self.kept.get(place).filter(|kept| kept.seq == seq) {
+            if kept.bth.opcode != bth.opcode || kept.ext != ext || kept.payload != payload {
+                // One of them is not the peer's. Who knows which: it comes again.
+                self.kept.remove(place);
+                if self.kept.is_empty() {
+                    self.clear();
+                }
+            }
+            return false;
+        }
+        if self.kept.len() >= MOST {
             return false;
         }
         if self.kept.is_empty() {
             self.deadline = now + self.hold;
         }
-        let Packet { bth, ext, payload, .. } = *packet;
         self.kept.insert(place, Kept { seq, bth, ext, payload: payload.to_vec() });
         true
     }

@@ -151,7 +151,7 @@ impl Responder {
             expected: Seq::first(params.expected_psn),
             message: Message::None,
             told: false,
-            early: Early::new(params.gap_hold),
+            early: Early::new(params.gap_hold, params.path_mtu.bytes()),
             rnr_timer: params.rnr_timer,
             replies: Replies::new(domain, mtu, params),
         }

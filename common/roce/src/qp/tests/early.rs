@@ -151,3 +151,39 @@ fn a_missing_receive_behind_a_gap_sends_all_back() {
     assert_eq!(received(&mut pair), [0, 1, 2, 3]);
     assert_eq!(pair.sides[1].mem.bytes(sink), [7; 256]);
 }
+
+#[test]
+fn a_packet_of_more_than_the_path_takes_is_not_kept() {
+    let mut pair = patient(1000, 4);
+    let packets = packets(&mut pair);
+    let stretched = |payload_bytes: usize| {
+        let parsed = Packet::parse(&packets[1]).unwrap();
+        let at = packets[1].len() - 4;
+        let more = vec![7; payload_bytes - parsed.payload.len()];
+        [&packets[1][..at], &more, &packets[1][at..]].concat()
+    };
+    pair.inject(1, &stretched(1028));
+    pair.inject(1, &stretched(65_000));
+    assert_eq!(pair.counters(1).packets_early, 0);
+    pair.inject(1, &stretched(1024));
+    assert_eq!((pair.counters(1).packets_early, pair.counters(1).packets_dropped), (1, 2));
+}
+
+#[test]
+fn of_two_that_differ_none_is_taken() {
+    let mut pair = patient(1000, 4);
+    let packets = packets(&mut pair);
+    let mut forged = packets[2].clone();
+    let at = forged.len() - 5;
+    forged[at] ^= 1;
+    for packet in [&forged, &packets[2], &packets[0], &packets[1]] {
+        pair.inject(1, packet);
+    }
+    assert_eq!(received(&mut pair), [0, 1]);
+    for packet in &packets[2..] {
+        pair.inject(1, packet);
+    }
+    assert_eq!(received(&mut pair), [0, 1, 2, 3]);
+    pair.settle();
+    delivered(&pair, 4);
+}
