@@ -58,6 +58,8 @@ pub(super) struct Section<'a> {
     path: String,
     values: BTreeMap<String, Value>,
     known: Vec<&'static str>,
+    /// Those of them that were not there.
+    absent: Vec<&'static str>,
 }
 
 impl<'a> Section<'a> {
@@ -67,7 +69,13 @@ impl<'a> Section<'a> {
         path: String,
         values: impl IntoIterator<Item = (String, Value)>,
     ) -> Self {
-        Self { origin, path, values: values.into_iter().collect(), known: Vec::new() }
+        Self {
+            origin,
+            path,
+            values: values.into_iter().collect(),
+            known: Vec::new(),
+            absent: Vec::new(),
+        }
     }
 
     /// The path of a key of this table.
@@ -87,7 +95,21 @@ impl<'a> Section<'a> {
         wrong: impl fmt::Display,
         instead: impl fmt::Display,
     ) -> ConfigError {
-        self.wrong_at(self.path_of(key), wrong, instead)
+        let path = self.path_of(key);
+        match self.misspelt().filter(|_| self.absent.contains(&key)) {
+            None => self.wrong_at(path, wrong, instead),
+            Some(other) => {
+                let wrong = format!("{wrong}; there is {other}, which means nothing here");
+                self.wrong_at(path, wrong, instead)
+            }
+        }
+    }
+
+    /// A key that looks like one of those that are not there.
+    fn misspelt(&self) -> Option<&str> {
+        // Keys that were read are taken out; a misspelt one is still there.
+        let alike = |other: &&String| self.absent.iter().any(|key| is_slip(key, other));
+        self.values.keys().find(alike).map(String::as_str)
     }
 
     fn wrong_at(
@@ -105,7 +127,12 @@ impl<'a> Section<'a> {
 
     fn take(&mut self, key: &'static str) -> Option<ValueKind> {
         self.known.push(key);
-        self.values.remove(key).map(|value| value.kind).filter(|kind| *kind != ValueKind::Nil)
+        let value = self.values.remove(key).map(|value| value.kind);
+        let value = value.filter(|kind| *kind != ValueKind::Nil);
+        if value.is_none() {
+            self.absent.push(key);
+        }
+        value
     }
 
     /// Whether a key's value is text from the environment, which knows no other types.
@@ -120,17 +147,7 @@ impl<'a> Section<'a> {
         value: Option<T>,
         instead: &str,
     ) -> Result<T, ConfigError> {
-        value.ok_or_else(|| {
-            // Keys that were read are taken out; a misspelt one is still there.
-            let alike = self.values.keys().find(|other| is_slip(key, other));
-            match alike {
-                None => self.wrong(key, "is missing", instead),
-                Some(other) => {
-                    let wrong = format!("is missing; there is {other}, which means nothing here");
-                    self.wrong(key, wrong, instead)
-                }
-            }
-        })
+        value.ok_or_else(|| self.wrong(key, "is missing", instead))
     }
 
     pub(super) fn text(

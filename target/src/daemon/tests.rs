@@ -344,6 +344,16 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "subsystem[0].namespace[0].nsid: 0 is not a whole number that is possible here; write one from 1 to 1024",
     ),
     ("nsid = 1", "", "subsystem[0].namespace[0].nsid: is missing; number the namespaces"),
+    (
+        "allow_any_host = true",
+        "alow_any_host = true",
+        "subsystem[0].allow_any_host: nobody would be allowed to connect; there is alow_any_host, which",
+    ),
+    (
+        "allow_any_host = true",
+        "allowed_host = []",
+        "subsystem[0].allow_any_host: nobody would be allowed to connect; there is allowed_host, which",
+    ),
     ("nsid = 1", "nsdi = 1", "subsystem[0].namespace[0].nsid: is missing; there is nsdi, which"),
     (
         "nsid = 1",

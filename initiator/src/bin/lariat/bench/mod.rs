@@ -5,7 +5,7 @@ mod pattern;
 mod report;
 mod run;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 
 pub(crate) use self::options::BenchOptions;
 use self::report::{Place, Report};
@@ -48,15 +48,21 @@ pub(crate) fn bench(args: &BenchArgs, stop: &Stop) -> Result<()> {
     if ended.is_err() && report.is_empty() {
         return ended;
     }
-    show(args, &report, &place, stop)?;
+    show(args, &report, &place, ended.as_ref().err(), stop)?;
     ended.context("the figures are those up to this failure")
 }
 
-fn show(args: &BenchArgs, report: &Report, place: &Place, stop: &Stop) -> Result<()> {
+fn show(
+    args: &BenchArgs,
+    report: &Report,
+    place: &Place,
+    failure: Option<&Error>,
+    stop: &Stop,
+) -> Result<()> {
     let options = &args.workload;
     match args.output_format {
         OutputFormat::Normal => print(&report.human(options, place))?,
-        OutputFormat::Json => print_json(&report.json(options, place))?,
+        OutputFormat::Json => print_json(&report.json(options, place, failure))?,
     }
     if stop.requested() {
         return Err(Interrupted("interrupted; the figures are those up to then".into()).into());

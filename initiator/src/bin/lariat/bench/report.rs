@@ -4,7 +4,7 @@
 use core::time::Duration;
 use std::fmt::Write as _;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 use hdrhistogram::Histogram;
 use lariat::Path;
 use serde_json::{Value, json};
@@ -160,12 +160,18 @@ impl Report {
     }
 
     /// One object.
-    pub(crate) fn json(&self, options: &BenchOptions, place: &Place) -> Value {
+    pub(crate) fn json(
+        &self,
+        options: &BenchOptions,
+        place: &Place,
+        failure: Option<&Error>,
+    ) -> Value {
         let seconds = self.elapsed.as_secs_f64();
         json!({
             "read": self.read.json(options.bs, seconds),
             "write": self.write.json(options.bs, seconds),
             "runtime_seconds": seconds,
+            "error": failure.map(|error| format!("{error:#}")),
             "cpu_seconds": self.cpu.as_secs_f64(),
             "options": {
                 "rw": options.rw.name(),
@@ -259,7 +265,10 @@ mod tests {
     #[test]
     fn json_has_what_the_chores_read() {
         let (report, options, place) = sample();
-        let json = report.json(&options, &place);
+        let json = report.json(&options, &place, None);
+        assert!(json["error"].is_null());
+        let failure = anyhow::anyhow!("why").context("what");
+        assert_eq!(report.json(&options, &place, Some(&failure))["error"], "what: why");
         assert_eq!(json["read"]["ios"], 1000);
         assert_eq!(json["read"]["iops"], 500.0);
         assert_eq!(json["read"]["bytes_per_second"], 500.0 * 4096.0);

@@ -132,11 +132,17 @@ fn keep_time(
     shared.measuring.store(true, Ordering::Relaxed);
     let end = start + options.runtime;
     let mut live = Live::new(options, start, quiet);
+    let (mut last, mut answered) = (0, Duration::ZERO);
     while sleep_until(end) {
         live.show(shared);
+        let count = shared.reads.load(Ordering::Relaxed) + shared.writes.load(Ordering::Relaxed);
+        if count != last {
+            (last, answered) = (count, start.elapsed());
+        }
     }
     shared.measuring.store(false, Ordering::Relaxed);
-    let elapsed = start.elapsed();
+    // Until it is known that the target is gone, nothing is answered for seconds.
+    let elapsed = if failed() { answered } else { start.elapsed() };
     live.clear();
     Kept { elapsed, cpu: cpu_time().saturating_sub(cpu) }
 }
