@@ -1,6 +1,6 @@
 //! `cargo xtask test` and `cargo xtask sim`.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::{lint, setup, shell};
 
@@ -30,9 +30,8 @@ pub(crate) struct SimOptions {
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     setup::install(setup::EVERYTHING)?;
-    if !options.no_lint {
-        lint::run()?;
-    }
+    // What the linters complain of hides nothing that the tests have to say.
+    let style = if options.no_lint { Ok(()) } else { lint::run() };
     // The end-to-end tests run the real binaries, from the folder the tests themselves are in.
     shell::run(&mut shell::cargo(&["build", "--quiet", "--locked", "--workspace", "--bins"]))?;
     let mut arguments = if shell::find("cargo-nextest").is_some() {
@@ -47,17 +46,64 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let report = shell::root().join("build/nextest").join(profile()).join("junit.xml");
     // What an earlier run left is not this one's.
     let _ = std::fs::remove_file(&report);
-    let outcome = shell::run(&mut shell::cargo(&arguments));
-    if let Ok(report) = std::fs::read_to_string(&report) {
-        for (test, why) in skipped(&report) {
-            println!("test skipped: {test}: {why}");
+    let mut outcomes = vec![("the linters", style)];
+    outcomes.push(("the tests", shell::run(&mut shell::cargo(&arguments))));
+    if options.filter.is_none() {
+        let examples = ["test", "--workspace", "--locked", "--quiet", "--doc"];
+        outcomes
+            .push(("the examples in the documentation", shell::run(&mut shell::cargo(&examples))));
+    }
+    let report = std::fs::read_to_string(&report);
+    let mut count = report.as_deref().map(count).unwrap_or_default();
+    for (test, why) in report.as_deref().map(skipped).unwrap_or_default() {
+        println!("test skipped: {test}: {why}");
+        // It passed, and proved nothing.
+        count.passed = count.passed.saturating_sub(1);
+        count.skipped += 1;
+    }
+    let broken: Vec<_> = outcomes.iter().filter(|(_, outcome)| outcome.is_err()).collect();
+    for (what, outcome) in &broken {
+        if let Err(error) = outcome {
+            println!("{what}: {error:#}");
         }
     }
-    outcome?;
-    if options.filter.is_none() {
-        shell::run(&mut shell::cargo(&["test", "--workspace", "--locked", "--quiet", "--doc"]))?;
+    // Linters, examples, and tests that do not even compile are in no report: each is one failure.
+    let unreported = |what: &str| what != "the tests" || count.failed == 0;
+    count.failed += broken.iter().filter(|(what, _)| unreported(what)).count();
+    println!("{} passed, {} failed, {} skipped", count.passed, count.failed, count.skipped);
+    match broken.first() {
+        Some(_) => bail!("not all that must hold does"),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// Of the tests in a report.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Count {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+}
+
+/// The tests of nextest's report (JUnit's XML) by how they ended. One that passed when it was tried
+/// again passed.
+fn count(report: &str) -> Count {
+    let mut count = Count::default();
+    for case in cases(report) {
+        if case.contains("<failure") || case.contains("<error") {
+            count.failed += 1;
+        } else {
+            count.passed += 1;
+        }
+    }
+    count
+}
+
+/// The tests in a report: of each what follows its tag's name.
+fn cases(report: &str) -> impl Iterator<Item = &str> {
+    // A test without output has a tag without a body.
+    let whole = |case: &'_ str| case.find("</testcase>").unwrap_or(case.len());
+    report.split("<testcase ").skip(1).map(move |case| &case[..whole(case)])
 }
 
 fn profile() -> &'static str {
@@ -67,10 +113,8 @@ fn profile() -> &'static str {
 /// Tests that passed because something they need is not there: they say `SKIPPED` on stderr, which
 /// nextest's report (JUnit's XML) keeps. The tests, and what they say.
 fn skipped(report: &str) -> Vec<(String, String)> {
-    let cases = report.split("<testcase ").skip(1);
-    cases
+    cases(report)
         .filter_map(|case| {
-            let case = case.split("</testcase>").next()?;
             let name = case.split_once("name=\"")?.1.split('"').next()?;
             let marked = case.lines().find_map(|line| line.split_once("SKIPPED"))?;
             let why = marked.1.split("</system-").next()?.trim_start_matches(':').trim();
@@ -99,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tests_that_say_skipped_are_found() {
+    fn tests_are_counted_and_those_that_say_skipped_are_found() {
         let report = r#"<testsuites><testsuite name="lariat-tests::wire">
         <testcase name="one" classname="c" time="0.1">
             <system-out>running 1 test
@@ -111,7 +155,15 @@ test one ... ok
         <testcase name="two" classname="c" time="0.1"/>
         <testcase name="three" classname="c" time="0.1">
             <system-err>SKIPPED: needs root</system-err>
+        </testcase>
+        <testcase name="four" classname="c" time="0.1">
+            <failure type="test failure">thread panicked</failure>
+        </testcase>
+        <testcase name="five" classname="c" time="0.1">
+            <flakyFailure type="test failure">thread panicked</flakyFailure>
         </testcase></testsuite></testsuites>"#;
+        assert_eq!(count(report), Count { passed: 4, failed: 1, skipped: 0 });
+        assert_eq!(count("<testsuites></testsuites>"), Count::default());
         let found = skipped(report);
         let words = |test: &str, why: &str| (test.to_owned(), why.to_owned());
         assert_eq!(found, [words("one", "one: no tshark here"), words("three", "needs root")]);
