@@ -39,6 +39,8 @@ check 'without its modules for user space' refused 'rdma_cm does not exist.*modp
 rm /etc/modprobe.d/lab.conf
 must 'the module' modprobe rdma_ucm
 must 'and its file' until_true 10 test -e /dev/infiniband/rdma_cm
+# It gives the new file the rights of its rules, also after us.
+must 'udev has seen it' udevadm settle --timeout=20
 chmod 600 /dev/infiniband/*
 ours_in=$nobody
 check 'without permission on rdma_cm' refused 'no permission on /dev/infiniband/rdma_cm'
