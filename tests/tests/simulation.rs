@@ -184,3 +184,8 @@ fn writes_to_the_wrong_block_are_seen() {
 fn requests_that_never_end_are_seen() {
     assert!(detections(Defect::Forgotten) >= 10);
 }
+
+#[test]
+fn blocks_that_are_wrongly_said_to_be_zeroes_are_seen() {
+    assert!(detections(Defect::FalseZeroes) >= 10);
+}

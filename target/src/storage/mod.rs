@@ -178,6 +178,20 @@ pub trait Storage {
     /// What a backend is; `None` for an unknown one.
     fn geometry(&self, backend: BackendId) -> Option<Geometry>;
 
+    /// Whether [`Storage::reads_zeroes`] may ever say yes: only then is there a place to send zeroes
+    /// from.
+    fn knows_zeroes(&self) -> bool {
+        false
+    }
+
+    /// Whether these blocks, which the core has checked, read as zeroes at this moment, known without
+    /// a look at the medium. Then a read of them needs neither a buffer nor a request: it is answered
+    /// from a region of zeroes. "No" is always right.
+    fn reads_zeroes(&self, backend: BackendId, range: BlockRange) -> bool {
+        let _ = (backend, range);
+        false
+    }
+
     /// Takes a request, or hands it back when the queue is full (try again after `poll`).
     ///
     /// The buffer belongs to the storage until the completion.

@@ -56,6 +56,11 @@ impl Backend {
             Self::Memory { geometry, .. } | Self::Null { geometry } => *geometry,
         }
     }
+
+    /// Whether all of it reads as zeroes whatever is written.
+    pub(super) const fn is_zeroes(&self) -> bool {
+        matches!(self, Self::Null { .. })
+    }
 }
 
 /// The open backends. A [`BackendId`] is the place in the list they were opened from.
@@ -105,6 +110,11 @@ impl StorageSet {
             }
         }
         result
+    }
+
+    /// Whether there are disks of which it is known without a look that they read as zeroes.
+    pub(super) fn knows_zeroes(&self) -> bool {
+        self.backends.iter().any(Backend::is_zeroes)
     }
 
     pub(super) fn get(&self, backend: BackendId) -> Option<&Backend> {

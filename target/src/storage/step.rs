@@ -214,10 +214,12 @@ pub(super) fn check(op: &BlockOp, geometry: &Geometry) -> Result<(), StorageErro
     if writes && geometry.read_only {
         return Err(StorageError::ReadOnly);
     }
-    match start.checked_add(blocks) {
-        Some(end) if end <= geometry.capacity_blocks => Ok(()),
-        _ => Err(invalid),
-    }
+    if fits(BlockRange { start, blocks }, geometry.capacity_blocks) { Ok(()) } else { Err(invalid) }
+}
+
+/// Whether a range lies in a disk of so many blocks.
+pub(super) fn fits(range: BlockRange, capacity_blocks: u64) -> bool {
+    range.start.checked_add(range.blocks).is_some_and(|end| end <= capacity_blocks)
 }
 
 #[cfg(test)]

@@ -194,6 +194,23 @@ fn null_forgets() {
 }
 
 #[test]
+fn only_null_is_known_to_be_zeroes() {
+    let null = |size_bytes| {
+        let kind = BackendKind::Null { size_bytes };
+        BackendConfig { kind, block_bytes: 4096, read_only: false }
+    };
+    let bench = Bench::new(&[memory(1 << 20, 4096), null(1 << 20)]);
+    assert!(bench.storage.knows_zeroes());
+    let known = |backend, start, blocks| {
+        bench.storage.reads_zeroes(BackendId(backend), BlockRange { start, blocks })
+    };
+    assert!(known(1, 0, 256) && known(1, 255, 1));
+    assert!(!known(1, 255, 2) && !known(1, u64::MAX, 2), "not there");
+    assert!(!known(0, 0, 1) && !known(2, 0, 1));
+    assert!(!Bench::new(&[memory(1 << 20, 4096)]).storage.knows_zeroes());
+}
+
+#[test]
 fn durability_is_asked_of_the_kernel() {
     let folder = tempfile::tempdir().unwrap();
     let mut bench = Bench::new(&[file(&folder.path().join("disk"), 1 << 20, 4096)]);

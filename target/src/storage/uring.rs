@@ -18,9 +18,11 @@ use super::batch::Batching;
 use super::immediate::Immediate;
 use super::ring::{Event, Refused, Ring, RingCounters, Span, ZEROES_BYTES};
 use super::set::{Backend, StorageSet};
-use super::step::{Lacks, Next, Slot, Step, check, first_step};
+use super::step::{Lacks, Next, Slot, Step, check, first_step, fits};
 use super::waker::EventWaker;
-use super::{BackendId, BlockCompletion, BlockOp, BlockRequest, Geometry, Storage, StorageError};
+use super::{
+    BackendId, BlockCompletion, BlockOp, BlockRange, BlockRequest, Geometry, Storage, StorageError,
+};
 
 /// Room in the ring for polls.
 const MAX_POLLS: u32 = 32;
@@ -384,6 +386,16 @@ impl Storage for UringStorage {
 
     fn geometry(&self, backend: BackendId) -> Option<Geometry> {
         self.set.geometry(backend)
+    }
+
+    fn knows_zeroes(&self) -> bool {
+        self.set.knows_zeroes()
+    }
+
+    fn reads_zeroes(&self, backend: BackendId, range: BlockRange) -> bool {
+        self.set.get(backend).is_some_and(|backend| {
+            backend.is_zeroes() && fits(range, backend.geometry().capacity_blocks)
+        })
     }
 
     fn submit(&mut self, request: BlockRequest) -> Result<(), BlockRequest> {

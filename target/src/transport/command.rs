@@ -13,7 +13,7 @@ use super::request::{Request, State, Work};
 use super::sgl::{self, HostMemory};
 use super::share::Waiter;
 use crate::nvme::{ConnectCommand, IoPlan, Transfer};
-use crate::storage::{BufferRange, Storage};
+use crate::storage::{BlockRange, BufferRange, Storage};
 
 const CONNECT_BYTES: u32 = 1024;
 const _: () = assert!(CONNECT_DATA_BYTES == 1024);
@@ -149,6 +149,14 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         request.host = host;
         request.bytes = bytes;
         request.send_data = matches!(transfer, Transfer::ToHost(_)) && bytes > 0;
+        request.zeroes = match (self.regions.zeroes, work) {
+            // A forced read has to flush first.
+            (Some(zeroes), Work::Io(IoPlan::Read { backend, start, blocks, flush: false, .. })) => {
+                let range = BlockRange { start, blocks: u64::from(blocks) };
+                bytes <= zeroes.bytes && self.storage.reads_zeroes(backend, range)
+            }
+            _ => false,
+        };
         let needs_buffer = match (host, request.receive) {
             (HostMemory::InCapsule { offset }, Some(receive)) => {
                 let at = connection.receives.data(receive) + u64::from(offset);
@@ -171,8 +179,9 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
                 is_write && !at.is_multiple_of(DATA_ALIGNMENT)
             }
             (HostMemory::Keyed { .. }, _) => {
+                let needs_buffer = !request.zeroes;
                 self.release_receive(slot);
-                true
+                needs_buffer
             }
             _ => {
                 self.release_receive(slot);

@@ -77,14 +77,13 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             {
                 members += 1;
                 let Some(request) = self.requests.get(slot as usize) else { continue };
-                let (true, HostMemory::Keyed { address, rkey, .. }, Some(data)) =
-                    (request.send_data, request.host, request.data)
+                let (true, HostMemory::Keyed { address, rkey, .. }, Some((region, offset))) =
+                    (request.send_data, request.host, self.regions.data_of(request))
                 else {
                     continue;
                 };
                 group_bytes += request.bytes;
-                let sge =
-                    Sge { region: self.regions.pool, offset: data.offset, length: request.bytes };
+                let sge = Sge { region, offset, length: request.bytes };
                 self.batch.push(SendRequest {
                     wr_id: WrId { kind: Kind::Write, connection: key, index: slot }.encode(),
                     op: SendOp::Write { remote_address: address, rkey },

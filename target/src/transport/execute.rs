@@ -39,6 +39,10 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
                 // It is in the error log already.
                 Err(status) => self.complete(now, slot, 0, status),
             },
+            Work::Io(_) if request.zeroes => {
+                self.stats.zero_reads += 1;
+                self.finish_io(now, slot, Status::SUCCESS);
+            }
             Work::Io(_) => self.submit(now, slot),
         }
     }

@@ -23,6 +23,7 @@ mod exchange;
 mod execute;
 mod lifecycle;
 mod reactor;
+mod regions;
 mod request;
 mod sgl;
 mod share;

@@ -12,15 +12,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 
-use lariat_fabric::verbs::{
-    Access, CmEvent, ConnId, DomainId, ListenerId, RegionId, SendRequest, WorkCompletion,
-};
+use lariat_fabric::verbs::{CmEvent, ConnId, ListenerId, SendRequest, WorkCompletion};
 use lariat_fabric::{Armed, Fabric, ListenError, Memory, RegisterError, Timestamp};
 use slab::Slab;
 
 use super::arena::Arena;
 use super::buffer::{BufferPool, PoolConfig};
 use super::connection::{Connection, Phase, Role};
+use super::regions::{Memories, Regions};
 use super::request::{Request, State};
 use super::shared::SharedQueues;
 use super::sparse::Sparse;
@@ -134,16 +133,6 @@ pub enum ReactorError {
     Register(#[from] RegisterError),
 }
 
-/// The fabric's names for the reactor's memories.
-#[derive(Clone, Debug)]
-pub(super) struct Regions {
-    pub(super) domain: DomainId,
-    pub(super) pool: RegionId,
-    /// By number of the arena's memories.
-    pub(super) receive: Vec<RegionId>,
-    pub(super) responses: RegionId,
-}
-
 /// One thread's share of the target.
 pub struct Reactor<F: Fabric, S: Storage> {
     pub(super) fabric: F,
@@ -216,15 +205,15 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         };
         let response_bytes = config.max_requests.max(1) as usize * RESPONSE_BYTES as usize;
         let responses = Memory::allocate(response_bytes).map_err(memory("response buffers"))?;
-        let domain = fabric.open_domain()?;
-        let pool_access =
-            Access { remote_write: config.read_sinks_remotely_writable, ..Access::LOCAL };
-        let regions = Regions {
-            domain,
-            pool: fabric.register(domain, Arc::clone(pool.memory()), pool_access)?,
-            receive: vec![fabric.register(domain, Arc::clone(&first), Access::LOCAL)?],
-            responses: fabric.register(domain, Arc::clone(&responses), Access::LOCAL_READ)?,
+        let zeroes_bytes = storage.knows_zeroes().then_some(pool.max_buffer_bytes());
+        let memories = Memories {
+            pool: pool.memory(),
+            pool_remotely_writable: config.read_sinks_remotely_writable,
+            receive: &first,
+            responses: &responses,
+            zeroes_bytes,
         };
+        let regions = Regions::register(&mut fabric, &memories)?;
         // In the order of POOL_MEMORY and RECEIVE_MEMORY.
         storage.use_buffers(&[Arc::clone(pool.memory()), first]);
         let scratch = vec![0; pool.max_buffer_bytes() as usize];

@@ -129,8 +129,10 @@ pub(super) struct Request {
     pub(super) buffer: Option<Buffer>,
     /// The receive it owns, because its in-capsule data is still needed.
     pub(super) receive: Option<u32>,
-    /// Where its data is, in terms of the storage.
+    /// Where its data is, in terms of the storage; see `zeroes`.
     pub(super) data: Option<BufferRange>,
+    /// Whether its data is zeroes, which need no buffer.
+    pub(super) zeroes: bool,
     /// The ranges of a Deallocate.
     pub(super) ranges: Vec<BlockRange>,
     /// Which storage operation of several is under way.
@@ -163,6 +165,7 @@ impl Request {
             buffer: None,
             receive: None,
             data: None,
+            zeroes: false,
             ranges: Vec::new(),
             step: 0,
             owns_cid: true,

@@ -115,10 +115,12 @@ pub struct Statistics {
     pub responses: u64,
     /// Responses that carried an error status.
     pub error_responses: u64,
-    /// Bytes read from the storage and sent to hosts.
+    /// Bytes of reads, sent to hosts.
     pub read_bytes: u64,
     /// Bytes received from hosts and written to the storage.
     pub written_bytes: u64,
+    /// Reads that were answered from the region of zeroes, without a buffer or the storage.
+    pub zero_reads: u64,
     /// Requests that found no buffer and waited.
     pub buffer_waits: u64,
     /// Requests that found the storage's queue full and waited.
@@ -182,6 +184,7 @@ impl Statistics {
             (&mut self.error_responses, other.error_responses),
             (&mut self.read_bytes, other.read_bytes),
             (&mut self.written_bytes, other.written_bytes),
+            (&mut self.zero_reads, other.zero_reads),
             (&mut self.buffer_waits, other.buffer_waits),
             (&mut self.storage_waits, other.storage_waits),
             (&mut self.read_waits, other.read_waits),

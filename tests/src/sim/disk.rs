@@ -46,6 +46,8 @@ pub enum Defect {
     Misplaced,
     /// One in some requests is never completed.
     Forgotten,
+    /// Some blocks are said to be zeroes that are not.
+    FalseZeroes,
 }
 
 /// How a disk behaves.
@@ -258,6 +260,23 @@ impl State {
         Ok(())
     }
 
+    /// Half of the time it knows of blocks that they are zeroes, if they are.
+    fn reads_zeroes(&mut self, id: BackendId, range: BlockRange) -> bool {
+        let Some(backend) = self.backends.get(id.0 as usize) else { return false };
+        let block = u64::from(backend.geometry.block_bytes);
+        let (from, bytes) = (place(range.start * block), place(range.blocks * block));
+        let zeroes = backend.cached[from..from + bytes].iter().all(|&byte| byte == 0);
+        let known = if zeroes {
+            self.rng.percent(50)
+        } else {
+            self.config.defect == Some(Defect::FalseZeroes) && self.rng.percent(5)
+        };
+        if known {
+            self.count("disk: known to be zeroes");
+        }
+        known
+    }
+
     fn load(&self, handle: u32, buffer: BufferRange) -> Option<Vec<u8>> {
         let mut bytes = vec![0; buffer.length as usize];
         let memory = self.memory(handle, buffer)?;
@@ -467,6 +486,14 @@ impl Storage for SimDisk {
     fn geometry(&self, backend: BackendId) -> Option<Geometry> {
         let state = self.disks.0.borrow();
         state.backends.get(backend.0 as usize).map(|backend| backend.geometry)
+    }
+
+    fn knows_zeroes(&self) -> bool {
+        true
+    }
+
+    fn reads_zeroes(&self, backend: BackendId, range: BlockRange) -> bool {
+        self.disks.0.borrow_mut().reads_zeroes(backend, range)
     }
 
     fn submit(&mut self, request: BlockRequest) -> Result<(), BlockRequest> {

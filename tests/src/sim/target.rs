@@ -18,8 +18,8 @@ use super::host::{host_nqn, subsystem_nqn};
 use super::plan::{Plan, reactor_address, reactor_ip};
 use super::trace::{Trace, note};
 
-/// Memory regions that a reactor has registered beside receive buffers.
-const OTHER_REGIONS: usize = 2;
+/// Memory regions that a reactor has registered beside receive buffers: pool, responses, zeroes.
+const OTHER_REGIONS: usize = 3;
 
 /// The subsystem that is open to the hostile host.
 #[must_use]

@@ -71,6 +71,10 @@ pub(super) struct MockConnection {
 pub(super) struct MockFabric {
     ledger: Ledger,
     regions: Vec<Arc<Memory>>,
+    /// A region that is read by many at a time and written by nobody.
+    common: Option<RegionId>,
+    /// Regions that there can be.
+    pub(super) max_regions: usize,
     pub(super) connections: BTreeMap<ConnId, MockConnection>,
     pub(super) shared: BTreeMap<SharedReceiveId, VecDeque<RecvRequest>>,
     pub(super) completions: Vec<WorkCompletion>,
@@ -96,6 +100,8 @@ impl MockFabric {
         Self {
             ledger,
             regions: Vec::new(),
+            common: None,
+            max_regions: usize::MAX,
             connections: BTreeMap::new(),
             shared: BTreeMap::new(),
             completions: Vec::new(),
@@ -122,6 +128,19 @@ impl MockFabric {
     fn memory(&self, sge: &Sge) -> Arc<Memory> {
         let at = usize::try_from(sge.region.0).unwrap();
         Arc::clone(&self.regions[at])
+    }
+
+    /// The fabric has these bytes from now on.
+    fn take(&self, sge: &Sge) {
+        if self.common != Some(sge.region) {
+            self.ledger.take(&self.memory(sge), sge.offset, sge.length);
+        }
+    }
+
+    fn give(&self, sge: &Sge) {
+        if self.common != Some(sge.region) {
+            self.ledger.give(&self.memory(sge), sge.offset, sge.length);
+        }
     }
 
     /// A host asks for a connection, serving `reads` RDMA READs at a time.
@@ -177,7 +196,7 @@ impl MockFabric {
         let Some(receive) = queue.pop_front() else { return false };
         let sge = receive.sges.iter().next().unwrap();
         let memory = self.memory(&sge);
-        self.ledger.give(&memory, sge.offset, sge.length);
+        self.give(&sge);
         let fits = bytes.len() <= sge.length as usize;
         if fits {
             memory.write_at(sge.offset, bytes).unwrap();
@@ -239,7 +258,7 @@ impl MockFabric {
                 WcOpcode::Read
             }
         };
-        self.ledger.give(&memory, sge.offset, sge.length);
+        self.give(&sge);
         if send.signaled || status != WcStatus::Success {
             self.completions.push(WorkCompletion {
                 conn,
@@ -287,13 +306,13 @@ impl MockFabric {
         };
         for send in sends {
             for sge in send.sges.iter() {
-                self.ledger.give(&self.memory(&sge), sge.offset, sge.length);
+                self.give(&sge);
             }
             self.completions.push(flushed(send.wr_id));
         }
         for receive in receives {
             for sge in receive.sges.iter() {
-                self.ledger.give(&self.memory(&sge), sge.offset, sge.length);
+                self.give(&sge);
             }
             self.completions.push(flushed(receive.wr_id));
         }
@@ -326,10 +345,20 @@ impl Fabric for MockFabric {
         &mut self,
         _domain: DomainId,
         memory: Arc<Memory>,
-        _access: Access,
+        access: Access,
     ) -> Result<RegionId, RegisterError> {
+        if self.regions.len() >= self.max_regions {
+            let limit = format!("{} regions", self.max_regions);
+            return Err(RegisterError::Limit { bytes: memory.len(), limit, remedy: "none" });
+        }
+        // The fabric has it alone.
+        let common = access == Access::LOCAL_READ && Arc::strong_count(&memory) == 1;
         self.regions.push(memory);
-        Ok(RegionId(self.regions.len() as u64 - 1))
+        let id = RegionId(self.regions.len() as u64 - 1);
+        if common {
+            self.common = Some(id);
+        }
+        Ok(id)
     }
 
     fn deregister(&mut self, _region: RegionId) -> Result<(), StaleHandle> {
@@ -436,14 +465,14 @@ impl Fabric for MockFabric {
     fn post_recv(&mut self, conn: ConnId, requests: &[RecvRequest]) -> Result<(), PostError> {
         for request in requests {
             for sge in request.sges.iter() {
-                self.ledger.take(&self.memory(&sge), sge.offset, sge.length);
+                self.take(&sge);
             }
         }
         let connection = self.connections.get_mut(&conn).expect("posted to a connection");
         if connection.down {
             // Refused as a whole: nothing of it is held.
             for sge in requests.iter().flat_map(|request| request.sges.iter()) {
-                self.ledger.give(&self.memory(&sge), sge.offset, sge.length);
+                self.give(&sge);
             }
             return Err(PostError { index: 0, kind: PostErrorKind::WrongState });
         }
@@ -476,7 +505,7 @@ impl Fabric for MockFabric {
         requests: &[RecvRequest],
     ) -> Result<(), PostError> {
         for sge in requests.iter().flat_map(|request| request.sges.iter()) {
-            self.ledger.take(&self.memory(&sge), sge.offset, sge.length);
+            self.take(&sge);
         }
         let none = PostError { index: 0, kind: PostErrorKind::NoSharedReceive };
         self.shared.get_mut(&shared).ok_or(none)?.extend(requests);
@@ -492,7 +521,7 @@ impl Fabric for MockFabric {
         }
         for receive in self.shared.remove(&shared).unwrap_or_default() {
             for sge in receive.sges.iter() {
-                self.ledger.give(&self.memory(&sge), sge.offset, sge.length);
+                self.give(&sge);
             }
         }
         true
@@ -505,7 +534,7 @@ impl Fabric for MockFabric {
         }
         for request in requests {
             for sge in request.sges.iter() {
-                self.ledger.take(&self.memory(&sge), sge.offset, sge.length);
+                self.take(&sge);
             }
             self.log.push(match request.op {
                 SendOp::Send | SendOp::SendWithInvalidate { .. } => "response".to_owned(),

@@ -6,7 +6,7 @@ use lariat_fabric::{Memory, Timestamp};
 
 use super::mock::Ledger;
 use crate::storage::{
-    BackendId, BlockCompletion, BlockOp, BlockRequest, Geometry, Storage, StorageError,
+    BackendId, BlockCompletion, BlockOp, BlockRange, BlockRequest, Geometry, Storage, StorageError,
 };
 
 pub(super) const BLOCK_BYTES: u32 = 512;
@@ -32,6 +32,8 @@ pub(super) struct MockStorage {
     pub(super) capacity: usize,
     pub(super) fail: Option<StorageError>,
     pub(super) done: Vec<BlockOp>,
+    /// Blocks that it says to be zeroes.
+    pub(super) zeroes: core::ops::Range<u64>,
     ready: Vec<BlockCompletion>,
 }
 
@@ -48,6 +50,7 @@ impl MockStorage {
             capacity: usize::MAX,
             fail: None,
             done: Vec::new(),
+            zeroes: 0..0,
             ready: Vec::new(),
         }
     }
@@ -93,6 +96,14 @@ impl Storage for MockStorage {
 
     fn geometry(&self, _backend: BackendId) -> Option<Geometry> {
         Some(GEOMETRY)
+    }
+
+    fn knows_zeroes(&self) -> bool {
+        true
+    }
+
+    fn reads_zeroes(&self, _backend: BackendId, range: BlockRange) -> bool {
+        self.zeroes.start <= range.start && range.start + range.blocks <= self.zeroes.end
     }
 
     fn submit(&mut self, request: BlockRequest) -> Result<(), BlockRequest> {

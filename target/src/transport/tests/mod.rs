@@ -9,6 +9,7 @@ mod paths;
 mod rooms;
 mod shared;
 mod sim;
+mod zeroes;
 
 use core::time::Duration;
 
@@ -70,12 +71,18 @@ impl Rig {
     }
 
     fn with(config: ReactorConfig) -> Self {
+        Self::on(config, |_| {})
+    }
+
+    /// On a fabric that is prepared first.
+    fn on(config: ReactorConfig, prepare: impl FnOnce(&mut MockFabric)) -> Self {
         let namespace = Namespace::new(NSID, BackendId(0), GEOMETRY, [7; 16]);
         let subsystem = Subsystem::builder(subsystem_nqn()).namespace(namespace);
         let map = SubsystemMap::new(config.limits, [subsystem], Vec::new()).unwrap();
         let registry = Registry::new(Arc::new(map), Vec::new());
         let ledger = Ledger::default();
-        let fabric = MockFabric::new(ledger.clone());
+        let mut fabric = MockFabric::new(ledger.clone());
+        prepare(&mut fabric);
         let storage = MockStorage::new(ledger.clone());
         let reactor = Reactor::new(fabric, storage, registry, config).unwrap();
         Self { reactor, now: Timestamp::ZERO, ledger, cid: 0x100 }
