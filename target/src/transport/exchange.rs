@@ -22,6 +22,8 @@ use crate::storage::Storage;
 /// Data of a group of reads in one batch: what the soft provider sends in one call (15 packets of
 /// 4 KiB).
 const GROUP_BYTES: u32 = 60 << 10;
+/// Data of a connection in one turn, about: the host works on it while the rest is posted.
+const TURN_BYTES: u32 = 256 << 10;
 /// Reads of a batch that go in two groups, where they would be one and little: while the host works
 /// on the first half the second is made, and from then on they come as two.
 const HALVED: core::ops::RangeInclusive<usize> = 6..=23;
@@ -59,6 +61,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         let mut ready = core::mem::take(&mut connection.ready);
         let mut rest = ready.as_slice();
         let mut full_groups = false;
+        let mut turn_bytes = 0;
         let has_data = |&&slot: &&u32| {
             self.requests.get(slot as usize).is_some_and(|request| request.send_data)
         };
@@ -66,7 +69,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             && HALVED.contains(&ready.len())
             && HALVED.contains(&ready.iter().filter(has_data).count());
         let most_members = if halved { ready.len().div_ceil(2) } else { usize::MAX };
-        while !rest.is_empty() {
+        while !rest.is_empty() && turn_bytes < TURN_BYTES {
             // The data of a group, then its responses.
             let mut members = 0;
             let mut group_bytes = 0;
@@ -98,6 +101,7 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
                 break;
             }
             full_groups = true;
+            turn_bytes += group_bytes;
             let (group, others) = rest.split_at_checked(members).unwrap_or((rest, &[]));
             rest = others;
             for &slot in group {

@@ -114,3 +114,25 @@ fn where_no_region_is_left_buffers_are_filled() {
     let statistics = *rig.reactor.statistics();
     assert_eq!((statistics.zero_reads, statistics.stage(Stage::Storage).count), (0, 1));
 }
+
+#[test]
+fn what_is_ready_at_once_goes_over_several_turns() {
+    let (mut rig, conn) = rig(config(), |_| {});
+    rig.host(conn).credit = Some(0);
+    rig.fabric().log.clear();
+    for key in 1..=12 {
+        let sgl = rig.memory(conn, key, vec![0xff; 64 << 10]);
+        let command = rig.read_command(u64::from(key), 128, sgl);
+        rig.send(conn, &command);
+    }
+    let mut posted = Vec::new();
+    for _ in 0..4 {
+        rig.turn();
+        posted.push(rig.fabric().log.iter().filter(|what| *what == "write 65536").count());
+    }
+    assert_eq!(posted, [4, 8, 12, 12]);
+    rig.host(conn).credit = None;
+    rig.settle();
+    assert_eq!(rig.host(conn).responses.len(), 12);
+    assert_eq!(rig.host(conn).host[&12], vec![0; 64 << 10]);
+}
