@@ -102,7 +102,7 @@ fn zeroes_do_not_wait_behind_others_for_buffers() {
     }
     rig.settle();
     assert!(rig.reactor.resources().waiting_for_buffers > 0);
-    assert_eq!(read(&mut rig, conn, 0, 128), [0; 64 << 10]);
+    assert_eq!(read(&mut rig, conn, 0, 128), vec![0; 64 << 10]);
 }
 
 #[test]
