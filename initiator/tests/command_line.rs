@@ -69,7 +69,25 @@ fn nobody_listening_is_told_within_the_time_allowed() {
         let took = start.elapsed();
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
         assert!(stderr.starts_with("lariat: 127.213.7.9:4420 gave no answer within"), "{stderr}");
+        assert!(stderr.contains("127.213.7.9 is this machine's own"), "{stderr}");
+        assert!(stderr.contains("no target serves it"), "{stderr}");
         assert!(took < Duration::from_secs(5), "{verb:?} took {took:?}");
+    }
+}
+
+/// The one loopback address of IPv6 is the host's own address too: it must not answer itself.
+#[test]
+fn nobody_at_the_hosts_own_address_is_told_as_such() {
+    let start = Instant::now();
+    loop {
+        let words = ["discover", "-a", "::1", "-s", "4499", "--connect-timeout", "300ms"];
+        let stderr = refused(1, &words);
+        if stderr.contains("gave no answer") && stderr.contains("::1 is this machine's own") {
+            return;
+        }
+        // Another test may be there for a while.
+        assert!(start.elapsed() < Duration::from_secs(20), "{stderr}");
+        std::thread::sleep(Duration::from_millis(100));
     }
 }
 

@@ -101,8 +101,8 @@ impl Network for SimNetwork {
         Ok(Route { source: Source::Address(self.ip), path_mtu })
     }
 
-    fn holder(&self, _: IpAddr) -> String {
-        "another node".to_owned()
+    fn holder(&self, _: IpAddr) -> Option<String> {
+        Some("another node".to_owned())
     }
 
     fn forward(&mut self, _: u8, _: Forwarded) {}

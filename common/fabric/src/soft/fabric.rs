@@ -208,6 +208,37 @@ impl<N: Network> SoftFabric<N> {
     }
 }
 
+/// What can be said of a silent peer at an address of this machine.
+fn at_home(ip: IpAddr, local: SocketAddr, holder: Option<String>) -> String {
+    let Some(holder) = holder else {
+        return format!(
+            "{ip} is this machine's own, and nobody is seen to have UDP port {UDP_PORT} there: no \
+             target serves it"
+        );
+    };
+    let mut words = format!("UDP port {UDP_PORT} of {ip} is held by {holder}");
+    if local.port() != UDP_PORT {
+        words.push_str(&format!(
+            "; if that is not Lariat's own soft provider, it answers to port {UDP_PORT} only, and this \
+             process, at the same address, speaks from port {}",
+            local.port()
+        ));
+    }
+    words
+}
+
+/// What it means to speak from a port that is not the well-known one.
+fn beside(local: SocketAddr, holder: Option<String>) -> String {
+    format!(
+        "this process speaks from UDP port {}, because port {UDP_PORT} of {} is held by {}; peers \
+         other than Lariat's own soft provider answer to port {UDP_PORT} only: end that process, or \
+         give this one another local address",
+        local.port(),
+        local.ip(),
+        holder.as_deref().unwrap_or("nobody that can be seen from here"),
+    )
+}
+
 /// What it means that the system refused to send.
 fn refused_in_words(to: IpAddr, errno: i32) -> String {
     let remedy = match errno {
@@ -488,17 +519,13 @@ impl<N: Network> Fabric for SoftFabric<N> {
     fn diagnose(&self, conn: ConnId) -> Option<String> {
         let (port, conn) = self.port_of(conn)?;
         let local = port.wire.local();
-        let unusual = (local.port() != UDP_PORT).then(|| {
-            format!(
-                "this process speaks from UDP port {}, because port {UDP_PORT} of {} is held by {}; \
-                 peers other than Lariat's own soft provider answer to port {UDP_PORT} only: end \
-                 that process, or give this one another local address",
-                local.port(),
-                local.ip(),
-                self.network.holder(local.ip()),
-            )
-        });
         let remote = port.endpoint.remote(conn).ok().map(|remote| remote.ip());
+        let own = remote.filter(|ip| *ip == local.ip() || ip.is_loopback());
+        let unusual = match own {
+            Some(ip) => Some(at_home(ip, local, self.network.holder(ip))),
+            None if local.port() == UDP_PORT => None,
+            None => Some(beside(local, self.network.holder(local.ip()))),
+        };
         let refused = port.wire.refusal().filter(|(to, _)| remote == Some(*to));
         let refused = refused.map(|(to, errno)| refused_in_words(to, errno));
         match (refused, unusual) {
@@ -556,7 +583,20 @@ impl<N: Network> Fabric for SoftFabric<N> {
 
 #[cfg(test)]
 mod tests {
-    use super::refused_in_words;
+    use super::{at_home, refused_in_words};
+
+    #[test]
+    fn a_silent_peer_on_this_machine_is_told_of() {
+        let ip = core::net::IpAddr::from(core::net::Ipv6Addr::LOCALHOST);
+        let beside = core::net::SocketAddr::new(ip, 50_000);
+        let words = at_home(ip, beside, None);
+        assert!(words.contains("no target serves it") && !words.contains("held"), "{words}");
+        let words = at_home(ip, beside, Some("process 7".to_owned()));
+        assert!(words.contains("held by process 7") && words.contains("50000"), "{words}");
+        let well_known = core::net::SocketAddr::new(ip, 4791);
+        let words = at_home(ip, well_known, Some("process 7".to_owned()));
+        assert_eq!(words, "UDP port 4791 of ::1 is held by process 7");
+    }
 
     #[test]
     fn refusals_say_what_to_do() {

@@ -130,7 +130,9 @@ pub trait Network {
     /// Held by somebody else, not ours, or the operating system's word.
     fn open_listening(&mut self, ip: IpAddr) -> Result<Self::Wire, BindError>;
 
-    /// Opens an address to reach `remote` from: the well-known port if it is free, else another.
+    /// Opens an address to reach `remote` from: the well-known port if it is free, else another. If
+    /// it is `remote`'s own address, always another: that port is for whom `remote` names, and
+    /// whoever took it would answer itself.
     ///
     /// # Errors
     /// Not ours, or the operating system's word.
@@ -156,8 +158,9 @@ pub trait Network {
         Ok(())
     }
 
-    /// Who holds the well-known port of `ip`, in words, when it is not this fabric.
-    fn holder(&self, ip: IpAddr) -> String;
+    /// Who holds the well-known port of `ip`, an address of this machine, in words; `None`: nobody
+    /// that can be seen from here.
+    fn holder(&self, ip: IpAddr) -> Option<String>;
 
     /// Hands a packet to the member it belongs to. Lost if that member does not keep up.
     fn forward(&mut self, to: u8, packet: Forwarded);

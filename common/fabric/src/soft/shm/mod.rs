@@ -161,7 +161,7 @@ impl Network for HostNetwork {
         }
     }
 
-    fn holder(&self, ip: IpAddr) -> String {
+    fn holder(&self, ip: IpAddr) -> Option<String> {
         self.udp.holder(ip)
     }
 

@@ -118,7 +118,11 @@ fn open_address(
 ) -> Result<OpenAddress, BindError> {
     let ip = address.ip();
     let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::AddrInUse => BindError::InUse { ip, holder: claim::holder(ip) },
+        io::ErrorKind::AddrInUse => {
+            let holder = claim::holder(ip);
+            let unseen = || "nobody that can be seen from here".to_owned();
+            BindError::InUse { ip, holder: holder.unwrap_or_else(unseen) }
+        }
         io::ErrorKind::AddrNotAvailable => BindError::NotLocal { ip },
         _ => BindError::Io { ip, source: error },
     };
@@ -280,6 +284,9 @@ impl Network for UdpNetwork {
         if let Some((socket, local)) = self.pick_up(|local| local.ip() == ip) {
             return self.wire(socket, local);
         }
+        if ip == remote.ip().to_canonical() {
+            return self.open(SocketAddr::new(ip, 0));
+        }
         match self.open(SocketAddr::new(ip, UDP_PORT)) {
             Err(BindError::InUse { .. }) => self.open(SocketAddr::new(ip, 0)),
             result => result,
@@ -290,7 +297,7 @@ impl Network for UdpNetwork {
         socket::route(remote, self.group.config.max_mtu)
     }
 
-    fn holder(&self, ip: IpAddr) -> String {
+    fn holder(&self, ip: IpAddr) -> Option<String> {
         claim::holder(ip)
     }
 

@@ -236,6 +236,25 @@ fn initiators_take_loopback_addresses_of_their_own() {
     }
 }
 
+/// Whoever took the well-known port of the very address that it wants to reach would answer itself,
+/// and keep the target that starts there from its port.
+#[test]
+fn a_peers_own_address_keeps_its_well_known_port_free() {
+    let ip = IpAddr::from([127, 90, 3, 60]);
+    let remote = SocketAddr::new(ip, 4420);
+    let mut network = open_group(1, &SoftConfig::default()).unwrap().pop().unwrap();
+    let wire = network.open_connecting(Source::Address(ip), remote).unwrap();
+    assert_eq!(wire.local().ip(), ip);
+    assert_ne!(wire.local().port(), UDP_PORT);
+    assert_eq!(network.holder(ip), None);
+    let _target = side("127.90.3.60");
+    // From elsewhere the well-known port is taken, as foreign peers want it.
+    let other = IpAddr::from([127, 90, 3, 61]);
+    let mut network = open_group(1, &SoftConfig::default()).unwrap().pop().unwrap();
+    let wire = network.open_connecting(Source::Address(other), remote).unwrap();
+    assert_eq!(wire.local(), SocketAddr::new(other, UDP_PORT));
+}
+
 #[test]
 fn groups_are_steered_and_forward_what_is_not_theirs() {
     let config = SoftConfig::default();
