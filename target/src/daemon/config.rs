@@ -16,7 +16,7 @@ use lariat_wire::nvme::{Nqn, Nsid, QueueSize};
 use uuid::Uuid;
 
 pub use super::reader::ConfigError;
-use super::reader::{Origin, Section};
+use super::reader::{Origin, Section, TableName};
 use crate::nvme::{AllowedHosts, Limits};
 use crate::storage::{BackendConfig, BackendKind};
 
@@ -213,6 +213,11 @@ fn path_of(variable: &str) -> String {
 }
 
 fn read(mut root: Section<'_>, file: &Path) -> Result<Config, ConfigError> {
+    root.no_misspelt_table(&[
+        TableName::One("target"),
+        TableName::List("listener"),
+        TableName::List("subsystem"),
+    ])?;
     let target = read_target(root.section_or_empty("target")?)?;
 
     let mut listeners: Vec<Listener> = Vec::new();
@@ -270,8 +275,21 @@ fn read_listener(mut section: Section<'_>) -> Result<Listener, ConfigError> {
     let instead = "write an IPv4 or IPv6 address of this machine: address = \"127.0.0.1\"";
     let text = section.text("address", instead)?;
     let text = section.required("address", text, instead)?;
-    let address: IpAddr = text.parse().map_err(|_| {
-        section.wrong("address", format_args!("{text:?} is no IP address"), instead)
+    let address: IpAddr = text.parse().map_err(|_| match address_and_port(&text) {
+        Some((address, Some(port))) => section.wrong(
+            "address",
+            format_args!("{text:?} is an address and a port"),
+            format_args!(
+                "the port (hosts' trsvcid) has a key of its own: address = \"{address}\" and \
+                 port = {port}"
+            ),
+        ),
+        Some((address, None)) => section.wrong(
+            "address",
+            format_args!("{text:?} has brackets"),
+            format_args!("write address = \"{address}\""),
+        ),
+        None => section.wrong("address", format_args!("{text:?} is no IP address"), instead),
     })?;
     if address.is_unspecified() {
         let wrong = format_args!("{address} stands for all addresses, and hosts need one");
@@ -299,7 +317,17 @@ fn read_listener(mut section: Section<'_>) -> Result<Listener, ConfigError> {
     Ok(Listener { address: SocketAddr::new(address, port), fabric })
 }
 
+/// An address as it is written elsewhere: with a port behind it, or in brackets.
+fn address_and_port(text: &str) -> Option<(IpAddr, Option<u16>)> {
+    if let Ok(both) = text.parse::<SocketAddr>() {
+        return Some((both.ip(), Some(both.port())));
+    }
+    let bare = text.strip_prefix('[')?.strip_suffix(']')?;
+    bare.parse().ok().map(|address| (address, None))
+}
+
 fn read_subsystem(mut section: Section<'_>) -> Result<SubsystemConfig, ConfigError> {
+    section.no_misspelt_table(&[TableName::List("namespace")])?;
     let instead = "write a name like nqn = \"nqn.2026-11.io.lariat:disk\"";
     let text = section.text("nqn", instead)?;
     let text = section.required("nqn", text, instead)?;
@@ -372,6 +400,7 @@ fn read_hosts(section: &mut Section<'_>) -> Result<AllowedHosts, ConfigError> {
 }
 
 fn read_namespace(mut section: Section<'_>, nqn: &Nqn) -> Result<NamespaceConfig, ConfigError> {
+    section.no_misspelt_table(&[TableName::One("backend")])?;
     let nsid = section.number("nsid", 1..=crate::nvme::subsystem::MAX_NSID)?;
     let nsid = section.required("nsid", nsid, "number the namespaces: nsid = 1")?;
     let instead = "write one as uuidgen prints it, or leave it out";

@@ -1,4 +1,4 @@
-//! Which listeners go to which RDMA provider. Called by `run`.
+//! Which listeners go to which RDMA provider, and whether they can stand. Called by `run`.
 //!
 //! Reactors are generic over their fabric, so a reactor has one provider. Listeners of both kinds
 //! get a set of reactors each (see docs/decisions/0006-mixed-providers.md).
@@ -6,9 +6,12 @@
 use core::net::SocketAddr;
 
 use lariat_fabric::provider::{Network, NoDevice, Provider, choose_local};
+use lariat_fabric::soft::{self, SoftConfig};
+use lariat_fabric::{Fabric, ListenError};
 use lariat_wire::nvme::log::RdmaProvider;
 
-use super::config::Config;
+use super::config::{Config, TargetConfig};
+use super::run::RunError;
 
 /// The listeners of one provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +45,47 @@ pub(super) fn parts(config: &Config) -> Result<Vec<Part>, NoDevice> {
         }
     }
     Ok(parts)
+}
+
+/// The fabrics of a part, one for each reactor.
+pub(super) enum Fabrics {
+    Soft(Vec<soft::SoftFabric<soft::HostNetwork>>),
+    #[cfg(feature = "ib")]
+    Ib(Vec<lariat_fabric::ib::IbFabric>),
+}
+
+/// Opens the fabrics of a part and sees that its addresses can be listened at: `soft` holds them from
+/// then on.
+pub(super) fn open(part: &Part, target: &TargetConfig) -> Result<Fabrics, RunError> {
+    match part.provider {
+        #[cfg(feature = "ib")]
+        Provider::Ib => {
+            let mut fabrics = lariat_fabric::ib::open_group(target.reactors, &Default::default())?;
+            try_listening(&mut fabrics, part)?;
+            Ok(Fabrics::Ib(fabrics))
+        }
+        // Without the feature `ib` nothing else is ever chosen.
+        _ => {
+            let config = SoftConfig { wire: target.wire, ..SoftConfig::default() };
+            let mut fabrics = soft::open_group(target.reactors, &config)?;
+            try_listening(&mut fabrics, part)?;
+            Ok(Fabrics::Soft(fabrics))
+        }
+    }
+}
+
+/// Hosts of `soft` are not turned away between this and the reactors' own listening: nobody polls the
+/// fabrics.
+fn try_listening<F: Fabric>(fabrics: &mut [F], part: &Part) -> Result<(), ListenError> {
+    let Some(first) = fabrics.first_mut() else { return Ok(()) };
+    let mut listeners = Vec::new();
+    for (address, _) in &part.listeners {
+        listeners.push(first.listen(*address)?);
+    }
+    for listener in listeners {
+        first.close_listener(listener);
+    }
+    Ok(())
 }
 
 /// What the discovery log says of a listener's network.

@@ -51,6 +51,23 @@ pub(super) struct Origin<'a> {
     pub(super) variables: BTreeMap<String, String>,
 }
 
+/// The name of a table within another.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum TableName {
+    /// Of one, `[name]`.
+    One(&'static str),
+    /// Of a list of them, `[[name]]`.
+    List(&'static str),
+}
+
+impl TableName {
+    fn name(self) -> &'static str {
+        match self {
+            Self::One(name) | Self::List(name) => name,
+        }
+    }
+}
+
 /// One table. Keys are taken out of it; what is left at the end is unknown.
 #[derive(Debug)]
 pub(super) struct Section<'a> {
@@ -328,7 +345,7 @@ impl<'a> Section<'a> {
 
     /// All keys must have been taken.
     pub(super) fn finish(self) -> Result<(), ConfigError> {
-        let Some((key, value)) = self.values.first_key_value() else { return Ok(()) };
+        let Some((key, _)) = self.values.first_key_value() else { return Ok(()) };
         let near = self
             .known
             .iter()
@@ -341,12 +358,50 @@ impl<'a> Section<'a> {
             Some((_, near)) => format!("did you mean {near}?"),
             None => format!("known here: {}", known.join(", ")),
         };
+        Err(self.unknown(key, "there is no such key", instead))
+    }
+
+    /// None of the keys may be a table whose name is nearly one of `tables`: what was meant to be there
+    /// would be missed, or misunderstood. To be called before anything is taken.
+    pub(super) fn no_misspelt_table(&self, tables: &[TableName]) -> Result<(), ConfigError> {
+        for (key, value) in &self.values {
+            if !is_table(&value.kind) || tables.iter().any(|table| table.name() == key) {
+                continue;
+            }
+            if let Some(near) = tables.iter().find(|table| distance(table.name(), key) <= 2) {
+                let path = plain(&self.path_of(near.name()));
+                let instead = match near {
+                    TableName::One(_) => format!("did you mean [{path}]?"),
+                    TableName::List(_) => format!("did you mean [[{path}]]?"),
+                };
+                return Err(self.unknown(key, "there is no such table", instead));
+            }
+        }
+        Ok(())
+    }
+
+    /// An error about a key that is none.
+    fn unknown(&self, key: &str, wrong: &str, instead: String) -> ConfigError {
         // A variable may name something deeper inside what is unknown.
         let path = self.path_of(key);
-        let deeper = matches!(value.kind, ValueKind::Table(_) | ValueKind::Array(_))
-            .then(|| self.origin.variables.keys().find(|variable| variable.starts_with(&path)))
-            .flatten();
-        Err(self.wrong_at(deeper.cloned().unwrap_or(path), "there is no such key", instead))
+        let deeper = matches!(
+            self.values.get(key).map(|value| &value.kind),
+            Some(ValueKind::Table(_) | ValueKind::Array(_))
+        )
+        .then(|| self.origin.variables.keys().find(|variable| variable.starts_with(&path)))
+        .flatten();
+        self.wrong_at(deeper.cloned().unwrap_or(path), wrong, instead)
+    }
+}
+
+/// Whether it is a table, or a list of tables.
+fn is_table(kind: &ValueKind) -> bool {
+    match kind {
+        ValueKind::Table(_) => true,
+        ValueKind::Array(values) => {
+            values.iter().any(|value| matches!(value.kind, ValueKind::Table(_)))
+        }
+        _ => false,
     }
 }
 

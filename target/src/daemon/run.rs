@@ -3,6 +3,7 @@
 //! The main thread opens what is shared, starts a thread per reactor, says when all listen, and
 //! waits for a signal; a second thread does nothing but wait for signals.
 
+use core::cell::Cell;
 use core::time::Duration;
 use std::io;
 use std::path::PathBuf;
@@ -12,16 +13,15 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError, Sender, unbounded};
-use lariat_fabric::provider::{NoDevice, Provider};
-use lariat_fabric::soft::{self, SoftConfig};
-use lariat_fabric::{Fabric, ListenError};
+use lariat_fabric::provider::NoDevice;
+use lariat_fabric::{Fabric, ListenError, soft};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::Pid;
 
 use super::config::{Config, Listener, TargetConfig};
 use super::files::Watch;
-use super::provider::{Part, parts, rdma_provider};
+use super::provider::{self, Fabrics, Part, parts, rdma_provider};
 use super::turn::{Clock, Sleeper, drive};
 use crate::nvme::{
     self, ListenerAddress, Namespace, Registry, Subsystem, SubsystemMap, TerminateReason, Waker,
@@ -175,6 +175,10 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), RunError> {
     let (sender, news) = unbounded();
     watch_signals(sender.clone()).map_err(setup("cannot wait for signals"))?;
 
+    // What is most likely to fail comes before what leaves something behind.
+    let parts = parts(config)?;
+    let fabrics = parts.iter().map(|part| provider::open(part, &config.target));
+    let fabrics = fabrics.collect::<Result<Vec<_>, _>>()?;
     let configs: Vec<BackendConfig> =
         config.backends().map(|(_, backend)| backend.clone()).collect();
     let storage = StorageSet::open(&configs).map_err(|(place, source)| RunError::Backend {
@@ -182,8 +186,8 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), RunError> {
         key: config.backends().nth(place).map(|(key, _)| key.to_owned()).unwrap_or_default(),
         source,
     })?;
+    let start = Start { storage: &storage, configs: &configs, stands: Cell::new(false) };
     let _looking = Watch::start(&configs).look_on().map_err(setup("cannot start a thread"))?;
-    let parts = parts(config)?;
     let map = subsystems(config, &storage, &parts)?;
     let reactors = config.target.reactors;
     let wakers = (0..usize::from(reactors) * parts.len())
@@ -202,25 +206,18 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), RunError> {
         news: sender,
     };
     let mut crew = Crew { threads: Vec::new(), wakers, stop };
-    for part in &parts {
-        match part.provider {
-            Provider::Soft => {
-                let config = SoftConfig { wire: config.target.wire, ..SoftConfig::default() };
-                let fabrics = soft::open_group(reactors, &config)?;
-                crew.start(fabrics, part, &common)?;
-            }
+    for (part, fabrics) in parts.iter().zip(fabrics) {
+        match fabrics {
+            Fabrics::Soft(fabrics) => crew.start(fabrics, part, &common)?,
             #[cfg(feature = "ib")]
-            Provider::Ib => {
-                let fabrics = lariat_fabric::ib::open_group(reactors, &Default::default())?;
-                crew.start(fabrics, part, &common)?;
-            }
-            // It is never chosen then.
-            #[cfg(not(feature = "ib"))]
-            Provider::Ib => {}
+            Fabrics::Ib(fabrics) => crew.start(fabrics, part, &common)?,
         }
     }
 
-    let outcome = serve(config, &news, crew.threads.len(), ready);
+    let outcome = serve(config, &news, crew.threads.len(), || {
+        start.stands.set(true);
+        ready();
+    });
     registry.close();
     let running = match &outcome {
         Ok(()) => crew.threads.len(),
@@ -239,6 +236,23 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), RunError> {
         registry.terminate_all(TerminateReason::Shutdown);
     }
     outcome.and(ended)
+}
+
+/// A start that comes to nothing leaves no files behind that it made.
+struct Start<'a> {
+    storage: &'a StorageSet,
+    configs: &'a [BackendConfig],
+    stands: Cell<bool>,
+}
+
+impl Drop for Start<'_> {
+    fn drop(&mut self) {
+        if !self.stands.get() {
+            for path in self.storage.unmake(self.configs) {
+                tracing::info!(path = %path.display(), "made for this start, and removed again");
+            }
+        }
+    }
 }
 
 /// The reactor threads.

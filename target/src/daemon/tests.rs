@@ -256,6 +256,45 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "localhost",
         "listener[0].address: \"localhost\" is no IP address; write an IPv4",
     ),
+    (
+        "127.0.0.1",
+        "127.0.0.1:4421",
+        "listener[0].address: \"127.0.0.1:4421\" is an address and a port; the port (hosts' trsvcid) \
+         has a key of its own: address = \"127.0.0.1\" and port = 4421",
+    ),
+    (
+        "127.0.0.1",
+        "[::1]:4421",
+        "listener[0].address: \"[::1]:4421\" is an address and a port; the port (hosts' trsvcid) has a \
+         key of its own: address = \"::1\" and port = 4421",
+    ),
+    ("127.0.0.1", "[::1]", "listener[0].address: \"[::1]\" has brackets; write address = \"::1\""),
+    (
+        "[[subsystem]]",
+        "[[subsytem]]",
+        "subsytem: there is no such table; did you mean [[subsystem]]?",
+    ),
+    ("[[listener]]", "[[listner]]", "listner: there is no such table; did you mean [[listener]]?"),
+    (
+        "[[listener]]",
+        "[traget]\nreactors = 1\n[[listener]]",
+        "traget: there is no such table; did you mean [target]?",
+    ),
+    (
+        "[[subsystem.namespace]]",
+        "[[subsystem.namespaces]]",
+        "subsystem[0].namespaces: there is no such table; did you mean [[subsystem.namespace]]?",
+    ),
+    (
+        "[[subsystem.namespace]]",
+        "[[subsytem.namespace]]",
+        "subsytem: there is no such table; did you mean [[subsystem]]?",
+    ),
+    (
+        "[subsystem.namespace.backend]",
+        "[subsystem.namespace.backnd]",
+        "subsystem[0].namespace[0].backnd: there is no such table; did you mean [subsystem.namespace.backend]?",
+    ),
     ("address = \"127.0.0.1\"", "", "listener[0].address: is missing; write an IPv4 or IPv6"),
     ("127.0.0.1", "0.0.0.0", "listener[0].address: 0.0.0.0 stands for all addresses"),
     ("address", "adress", "listener[0].address: is missing; there is adress, which means"),

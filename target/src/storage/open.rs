@@ -127,6 +127,8 @@ pub(super) struct OpenFile {
     pub(super) geometry: Geometry,
     /// Whether I/O bypasses the page cache.
     pub(super) direct: bool,
+    /// Whether it was made for this.
+    made: bool,
     /// It failed to sync: the kernel has dropped what it could not write and says so once, so no
     /// later flush may succeed.
     pub(super) lost_writes: AtomicBool,
@@ -142,12 +144,34 @@ pub(super) struct Wanted<'a> {
     pub(super) read_only: bool,
 }
 
+impl OpenFile {
+    /// Removes the file at `path` if it is this one, was made for it, and nothing was written to it.
+    pub(super) fn unmake(&self, path: &Path) -> bool {
+        let same = |about: std::fs::Metadata| {
+            let own = self.file.metadata();
+            own.is_ok_and(|own| {
+                own.blocks() == 0 && (own.dev(), own.ino()) == (about.dev(), about.ino())
+            })
+        };
+        self.made
+            && std::fs::symlink_metadata(path).is_ok_and(same)
+            && std::fs::remove_file(path).is_ok()
+    }
+}
+
 pub(super) fn open_file(wanted: Wanted<'_>) -> Result<OpenFile, OpenError> {
+    let made = wanted.create && create(wanted)?;
+    let opened = open_existing(wanted, made);
+    // Somebody else may have it by now, and use it.
+    if made && !matches!(opened, Ok(_) | Err(OpenError::InUse { .. })) {
+        let _ = std::fs::remove_file(wanted.path);
+    }
+    opened
+}
+
+fn open_existing(wanted: Wanted<'_>, made: bool) -> Result<OpenFile, OpenError> {
     let path = wanted.path;
     let failed = |action| move |source| OpenError::Io { action, path: path.to_owned(), source };
-    if wanted.create {
-        create(wanted)?;
-    }
     // Looked at before it is opened: opening a pipe would wait for its other end.
     let about = match std::fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -190,23 +214,23 @@ pub(super) fn open_file(wanted: Wanted<'_>) -> Result<OpenFile, OpenError> {
         read_only: wanted.read_only,
     };
     let lost_writes = AtomicBool::new(false);
-    Ok(OpenFile { file: Arc::new(file), _lock: lock, geometry, direct, lost_writes })
+    Ok(OpenFile { file: Arc::new(file), _lock: lock, geometry, direct, made, lost_writes })
 }
 
-/// Makes the file unless there is something of that name.
-fn create(wanted: Wanted<'_>) -> Result<(), OpenError> {
+/// Makes the file unless there is something of that name. Says whether it did.
+fn create(wanted: Wanted<'_>) -> Result<bool, OpenError> {
     let path = wanted.path;
     let failed = |source| OpenError::Io { action: "create", path: path.to_owned(), source };
     if path.exists() {
-        return Ok(());
+        return Ok(false);
     }
     let size = wanted.size_bytes.ok_or_else(|| OpenError::NoSize { path: path.to_owned() })?;
     let file = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
         other => other.map_err(failed)?,
     };
     // Its name has to be as durable as what hosts will flush to it.
-    file.set_len(size).and_then(|()| sync_folder_of(path)).map_err(|error| {
+    file.set_len(size).and_then(|()| sync_folder_of(path)).map(|()| true).map_err(|error| {
         // An empty file would only mislead the next start.
         let _ = std::fs::remove_file(path);
         failed(error)

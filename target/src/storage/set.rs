@@ -1,6 +1,6 @@
 //! All backends of a process: opened once by the daemon, shared by the reactors' storages.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::memory::MemoryDisk;
@@ -70,18 +70,38 @@ pub struct StorageSet {
 }
 
 impl StorageSet {
-    /// Opens, and locks, all of them.
+    /// Opens, and locks, all of them. If one fails, the files that were made are removed again.
     ///
     /// # Errors
     /// Which one could not be opened, by its place in `configs`, and why.
     pub fn open(configs: &[BackendConfig]) -> Result<Arc<Self>, (usize, OpenError)> {
-        let mut backends = Vec::with_capacity(configs.len());
+        let mut set = Self { backends: Vec::with_capacity(configs.len()) };
         let mut files = 0;
         for (place, config) in configs.iter().enumerate() {
-            let backend = open(config, &mut files).map_err(|error| (place, error))?;
-            backends.push(backend);
+            match open(config, &mut files) {
+                Ok(backend) => set.backends.push(backend),
+                Err(error) => {
+                    set.unmake(configs);
+                    return Err((place, error));
+                }
+            }
         }
-        Ok(Arc::new(Self { backends }))
+        Ok(Arc::new(set))
+    }
+
+    /// Removes the files that were made when they were opened (from `configs`) and that nothing was
+    /// written to: for starts that fail. Says which.
+    pub fn unmake<'a>(&self, configs: &'a [BackendConfig]) -> Vec<&'a Path> {
+        let mut removed = Vec::new();
+        for (backend, config) in self.backends.iter().zip(configs) {
+            if let (Backend::File { open, .. }, BackendKind::File { path, .. }) =
+                (backend, &config.kind)
+                && open.unmake(path)
+            {
+                removed.push(path.as_path());
+            }
+        }
+        removed
     }
 
     /// What a backend is; `None` for an unknown one.

@@ -1,6 +1,7 @@
 //! The backends against a model, the operations they issue, the errors of opening. `sleeping` has
-//! sleep and batches.
+//! sleep and batches, `making` the files that a start makes.
 
+mod making;
 mod sleeping;
 
 use std::fs::File;

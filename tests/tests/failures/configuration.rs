@@ -3,9 +3,9 @@
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use lariat_tests::process::{
-    Backend, Finished, Scratch, Target, TargetConfig, binary, bounded, run,
+    Backend, Finished, Scratch, Target, TargetConfig, binary, bounded, free_address, run,
 };
 
 use crate::LIMIT;
@@ -26,6 +26,21 @@ fn a_second_target_names_the_holder() -> Result<()> {
         let second = start(&scratch, &config.toml())?;
         let address = config.address.to_string();
         second.failure(1, &[&address, "is already served", &holder])?;
+        // No file is made for a target that cannot stand: not there, nor where another disk is wrong.
+        let disk = scratch.join("made");
+        let made = |config: &TargetConfig| {
+            let path = format!("path = \"{}\"", disk.display());
+            config.toml().replace(&path, &format!("{path}\ncreate = true\nsize = 1048576"))
+        };
+        let mut files = config.clone();
+        files.disks.clear();
+        let files = files.disk(Backend::File(disk.clone()), 4096);
+        start(&scratch, &made(&files))?.failure(1, &[&address, "is already served", &holder])?;
+        ensure!(!disk.exists(), "made for a target that has no address");
+        let mut elsewhere = files.disk(Backend::File(scratch.join("missing")), 4096);
+        elsewhere.address = free_address();
+        start(&scratch, &made(&elsewhere))?.failure(1, &["namespace[1]", "does not exist"])?;
+        ensure!(!disk.exists(), "made for a target that has no second disk");
         // The first one has not noticed.
         lariat_tests::process::connect(&target, 1)?;
         target.stop().map(drop)

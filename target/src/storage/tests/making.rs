@@ -1,0 +1,33 @@
+//! Files that a start makes, and which of them go when it fails.
+
+use super::*;
+
+#[test]
+fn a_set_that_cannot_be_opened_leaves_no_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let [made, old] = ["made", "old"].map(|name| folder.path().join(name));
+    std::fs::write(&old, [0; 8192]).unwrap();
+    let wrong = existing(&folder.path().join("missing"), 4096, false);
+    let set = [file(&made, 1 << 20, 4096), existing(&old, 4096, false), wrong];
+    assert_eq!(StorageSet::open(&set).unwrap_err().0, 2);
+    assert!(!made.exists() && old.exists());
+    // The file that fails is one of them.
+    assert!(refusal(&[file(&made, 1000, 4096)]).contains("not a whole number"));
+    assert!(!made.exists());
+}
+
+#[test]
+fn only_what_was_made_and_never_written_is_unmade() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["fresh", "written", "there", "replaced"].map(|name| folder.path().join(name));
+    let [fresh, written, there, replaced] = &names;
+    std::fs::write(there, []).unwrap();
+    File::options().write(true).open(there).unwrap().set_len(1 << 20).unwrap();
+    let configs = names.each_ref().map(|path| file(path, 1 << 20, 4096));
+    let set = StorageSet::open(&configs).unwrap();
+    File::options().write(true).open(written).unwrap().write_all_at(&[1; 4096], 0).unwrap();
+    std::fs::remove_file(replaced).unwrap();
+    std::fs::write(replaced, []).unwrap();
+    assert_eq!(set.unmake(&configs), [fresh.as_path()]);
+    assert!(!fresh.exists() && written.exists() && there.exists() && replaced.exists());
+}
