@@ -293,7 +293,7 @@ impl Shared {
         }
         let granted = self.facts.get().map_or(0, |facts| facts.granted);
         let mut spare = lock(&self.spare);
-        let none = ConnectError::NoQueueLeft { granted };
+        let none = ConnectError::NoQueueLeft { asked: self.options.queues, granted };
         let Some(qid) = spare.qids.pop_front() else { return Err(none) };
         let member = spare.members.pop().or_else(|| spare.reclaim());
         let Some(member) = member else {

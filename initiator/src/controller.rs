@@ -120,6 +120,12 @@ impl Controller {
         self.shared.facts.get().map(|facts| &facts.info)
     }
 
+    /// I/O queues that the controller granted, of those asked for.
+    #[must_use]
+    pub fn granted_queues(&self) -> u16 {
+        self.shared.facts.get().map_or(0, |facts| facts.granted)
+    }
+
     /// Why the connection is gone, if it is.
     #[must_use]
     pub fn lost(&self) -> Option<LossReason> {

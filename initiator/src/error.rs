@@ -29,17 +29,26 @@ pub enum ConnectError {
     #[error("operating system: {0}")]
     System(#[from] io::Error),
     /// All queues of the controller are taken.
-    #[error(
-        "all {granted} I/O queues that the controller granted are in use; ask for more when \
-         connecting, or let it grant more (lariatd: max_queues)"
-    )]
+    #[error("all {granted} I/O queues of this controller are in use; {}", more_queues(*.asked, *.granted))]
     NoQueueLeft {
+        /// What was asked for ([`ConnectOptions::queues`](crate::ConnectOptions::queues)).
+        asked: u16,
         /// What the controller granted.
         granted: u16,
     },
     /// The controller is gone.
     #[error("the controller's connection is lost: {0}")]
     Closed(LossReason),
+}
+
+/// Who sets the limit, and how it is raised.
+fn more_queues(asked: u16, granted: u16) -> String {
+    if granted < asked {
+        let raise = "let the target grant more (lariatd: max_queues in [target])";
+        format!("{asked} were asked for: use fewer, or {raise}")
+    } else {
+        "ask for more when connecting".to_owned()
+    }
 }
 
 /// An admin command failed.

@@ -89,7 +89,8 @@ impl IoQueue {
         let facts = shared.facts.get().and_then(|facts| facts.link.clone());
         let Some((mut link, limits)) = facts else {
             shared.give_back(member, qid);
-            return Err(ConnectError::NoQueueLeft { granted: 0 });
+            let asked = shared.options.queues;
+            return Err(ConnectError::NoQueueLeft { asked, granted: 0 });
         };
         link.qid = qid;
         link.domain = member.domain;

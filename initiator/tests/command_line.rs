@@ -29,7 +29,12 @@ fn bad_arguments_are_usage_errors() {
     let target = ["-a", "127.0.0.1", "-n", NQN];
     for (words, expected) in [
         (vec!["frobnicate"], "frobnicate"),
+        (vec!["connect"], "nvme connect -t rdma -a 192.0.2.7"),
+        (vec!["disconnect", "-n", NQN], "nothing stays connected"),
         (vec!["discover"], "--traddr"),
+        (vec!["discover"], "\nExample:\n  lariat discover -t rdma -a 192.0.2.7\n"),
+        (vec!["list-ns"], "\n  lariat list-ns -t rdma -a 192.0.2.7 -n nqn."),
+        ([&["bench"], &target[..], &["-Q", "16"]].concat(), "-Q 16 has room for 15 requests"),
         (vec!["id-ctrl", "-a", "127.0.0.1"], "--nqn"),
         (vec!["discover", "-t", "tcp", "-a", "127.0.0.1"], "NVMe over RDMA only, not tcp"),
         (vec!["discover", "-a", "127.0.0.1", "-s", "70000"], "70000"),

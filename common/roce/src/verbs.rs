@@ -328,7 +328,7 @@ pub struct ConnectParams {
 /// Why a connection did not come to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectFailure {
-    /// The peer refused: IBTA reason code (12.6.7.2; 8 is "no such service", 28 "consumer") and
+    /// The peer refused: IBTA reason code (12.6.7.2; 8 is "invalid service ID", 28 "consumer") and
     /// what the consumer added.
     Rejected {
         /// The reason code.

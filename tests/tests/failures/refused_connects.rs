@@ -1,4 +1,5 @@
-//! Connects that must be refused, each with words of its own and the exit code of a run-time error.
+//! Connects that must be refused, each with words of its own: with the exit code of a run-time error,
+//! or of wrong arguments where these ask for more than the target gives.
 
 use std::time::Duration;
 
@@ -45,6 +46,28 @@ fn each_mistake_has_its_own_words() -> Result<()> {
         )?;
         let took = silence.took.as_secs_f64();
         anyhow::ensure!((1.0..6.0).contains(&took), "given up after {took} s");
+        target.stop().map(drop)
+    })
+}
+
+#[test]
+fn who_asks_for_more_than_the_target_gives_is_told_how_much_that_is() -> Result<()> {
+    bounded(LIMIT, || {
+        let scratch = Scratch::new()?;
+        let config = TargetConfig::new().disk(Backend::Memory(1 << 20), 4096);
+        let config = config.set("max_queues", 2).set("max_queue_depth", 8);
+        let target = Target::start(&scratch, &config)?;
+        let address = target.ip().to_string();
+        let bench = |rest: &[&str]| {
+            let mut command = std::process::Command::new(binary("lariat")?);
+            command.args(["bench", "-a", &address, "-n", NQN, "--runtime", "100ms", "--quiet"]);
+            run(command.args(rest), Duration::from_secs(15))
+        };
+        bench(&["--queues", "2", "--iodepth", "8"])?.success()?;
+        bench(&["--queues", "3", "--iodepth", "8"])?
+            .failure(2, &["the target grants 2 I/O queues, --queues 3 is more", "max_queues"])?;
+        bench(&["--iodepth", "9"])?
+            .failure(2, &["the target takes 8 requests on a queue", "max_queue_depth"])?;
         target.stop().map(drop)
     })
 }

@@ -203,6 +203,22 @@ impl SubsystemArgs {
         self.queue_size.map_or(wanted, |size| size.saturating_sub(1)).max(1)
     }
 
+    /// Whether -Q leaves room for as many requests on a queue as the work keeps there.
+    pub(crate) fn must_hold(&self, depth: u32) -> Result<()> {
+        let most = self.depth(depth);
+        if most >= depth {
+            return Ok(());
+        }
+        let entries = depth.saturating_add(1);
+        let larger =
+            if entries <= 1024 { format!(", ask for -Q {entries}") } else { String::new() };
+        Err(usage(format!(
+            "-Q {} has room for {most} requests on a queue, --iodepth {depth} is more: leave -Q \
+             out{larger}, or use --iodepth {most}",
+            most + 1
+        )))
+    }
+
     /// For reports.
     pub(crate) fn address(&self) -> String {
         self.connect.resolve().map_or_else(
@@ -334,6 +350,18 @@ mod tests {
         let args = parse(&["-a", "127.0.0.9", "-i", "2"]).unwrap();
         let error = args.subsystem.connect(3, 1).unwrap_err().to_string();
         assert!(error.contains("-i 2 asks for fewer I/O queues than the 3"), "{error}");
+    }
+
+    #[test]
+    fn a_queue_too_small_for_the_work_is_refused() {
+        let args = parse(&["-a", "127.0.0.9", "-Q", "16"]).unwrap();
+        args.subsystem.must_hold(15).unwrap();
+        let error = args.subsystem.must_hold(32).unwrap_err().to_string();
+        assert!(error.starts_with("-Q 16 has room for 15 requests on a queue"), "{error}");
+        assert!(error.contains("ask for -Q 33, or use --iodepth 15"), "{error}");
+        let error = args.subsystem.must_hold(1024).unwrap_err().to_string();
+        assert!(error.ends_with("leave -Q out, or use --iodepth 15"), "{error}");
+        parse(&["-a", "::1"]).unwrap().subsystem.must_hold(1024).unwrap();
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! The command line `lariat`: NVMe over RDMA from user space, with nvme-cli's verbs and flags.
 //!
 //! Exit codes: 0 done; 1 a run-time error (network, target, file); 2 arguments that make no sense or
-//! do not fit the namespace; 130 ended by SIGINT or SIGTERM before the work was done; 141 stdout was
+//! do not fit the target or its namespace; 130 ended by SIGINT or SIGTERM before the work was done; 141 stdout was
 //! closed at the other end. Errors are one line on stderr. Calls one module for each verb.
 #![forbid(unsafe_code)]
 
+mod advice;
 mod bench;
 mod connect_args;
 mod copy;
@@ -102,7 +103,7 @@ struct NamespaceVerb {
 
 fn main() -> ExitCode {
     // Usage errors end here, with code 2.
-    let line = Line::parse();
+    let line = Line::try_parse().unwrap_or_else(|error| advice::exit(&error));
     log_to_stderr();
     match run(&line.verb) {
         Ok(()) => ExitCode::SUCCESS,

@@ -45,8 +45,9 @@ pub(super) fn holder(ip: IpAddr) -> Option<String> {
     let inode = socket_inode(ip)?;
     Some(match socket_owner(inode) {
         Some(pid) => process(pid),
-        None => "a socket of another user's process or of the kernel (Soft-RoCE, rdma_rxe?)"
-            .to_owned(),
+        None => {
+            "a socket of another user's process or of the kernel (Soft-RoCE, rdma_rxe?)".to_owned()
+        }
     })
 }
 

@@ -10,7 +10,7 @@ use anyhow::{Context, Error, Result};
 pub(crate) use self::options::BenchOptions;
 use self::report::{Place, Report};
 use crate::connect_args::NamespaceArgs;
-use crate::failure::Interrupted;
+use crate::failure::{Interrupted, usage};
 use crate::output::{OutputFormat, print, print_json};
 use crate::signals::Stop;
 
@@ -34,7 +34,16 @@ pub(crate) fn bench(args: &BenchArgs, stop: &Stop) -> Result<()> {
     let options = &args.workload;
     options.check()?;
     let subsystem = &args.namespace.subsystem;
+    subsystem.must_hold(options.iodepth)?;
     let controller = subsystem.connect(options.queues, options.iodepth)?;
+    let granted = controller.granted_queues();
+    if granted < options.queues {
+        return Err(usage(format!(
+            "the target grants {granted} I/O queues, --queues {} is more: use --queues {granted}, or \
+             let it grant more (lariatd: max_queues in [target])",
+            options.queues
+        )));
+    }
     let disk = args.namespace.namespace(&controller)?;
     let geometry = disk.geometry();
     let region = options.region(geometry.block_bytes, geometry.capacity_bytes())?;

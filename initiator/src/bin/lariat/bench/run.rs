@@ -169,8 +169,9 @@ impl<'a> Worker<'a> {
         let depth = options.iodepth;
         if queue.depth() < depth {
             return Err(usage(format!(
-                "the controller takes {most} requests on a queue, --iodepth {depth} is more: use \
-                 --iodepth {most} with more --queues, or let the target allow deeper queues",
+                "the target takes {most} requests on a queue, --iodepth {depth} is more: use \
+                 --iodepth {most} with more --queues, or let it take more (lariatd: \
+                 max_queue_depth in [target])",
                 most = queue.depth()
             )));
         }
