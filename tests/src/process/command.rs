@@ -116,6 +116,19 @@ impl Running {
         Ok(true)
     }
 
+    /// Whether the processes that it started itself have ended, and it has taken note of that.
+    ///
+    /// # Errors
+    /// The operating system's word.
+    pub fn is_childless(&self) -> Result<bool> {
+        for task in fs::read_dir(format!("/proc/{}/task", self.id()))? {
+            if !fs::read_to_string(task?.path().join("children"))?.is_empty() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// How it ended, if it has.
     ///
     /// # Errors

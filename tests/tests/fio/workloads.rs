@@ -228,6 +228,10 @@ fn a_server_does_it_for_a_client() -> Result<()> {
         let report: serde_json::Value = serde_json::from_str(json)?;
         let stats = report["client_stats"].as_array().context("no jobs")?;
         ensure!(stats.iter().any(|job| job["write"]["total_ios"] == 1024), "{text}");
+        // The server's process for this client lingers for a second, and would outlive the test.
+        until("the end of the server's connection", Duration::from_secs(20), || {
+            Ok(server.is_childless()?.then_some(()))
+        })?;
         drop(server);
         target.stop().map(drop)
     })
