@@ -87,7 +87,7 @@ fn it_says_ready_and_ends_by_sigterm_not_by_sighup() {
     assert_eq!(std::fs::metadata(&disk).unwrap().len(), 1 << 20);
 
     // A second one cannot have the file, nor the address.
-    let second = run(&config, &[]);
+    let second = run(&write_config(folder.path(), "c.toml", &disk, 4), &[]);
     let text = String::from_utf8_lossy(&second.stderr).into_owned();
     assert_eq!(second.status.code(), Some(1), "{text}");
     let pid = daemon.0.id();
@@ -97,6 +97,7 @@ fn it_says_ready_and_ends_by_sigterm_not_by_sighup() {
     let text = String::from_utf8_lossy(&second.stderr).into_owned();
     assert_eq!((second.status.code(), second.stdout.len()), (Some(1), 0), "{text}");
     assert!(text.contains(":4420 is already served: "), "{text}");
+    assert!(!other.exists(), "made for a target that cannot listen");
 
     daemon.signal(Signal::SIGHUP);
     daemon.signal(Signal::SIGTERM);
@@ -135,5 +136,6 @@ fn an_address_of_another_machine_is_told_once_with_a_remedy() {
     let line = text.lines().find(|line| line.starts_with("lariatd: ")).unwrap();
     assert!(line.contains("203.0.113.7 is not an address of this machine"), "{line}");
     assert!(line.contains("`ip address`"), "{line}");
+    assert!(!folder.path().join("disk").exists(), "made for a target that cannot listen");
     assert_eq!(line.matches("cannot listen").count(), 1, "{line}");
 }
