@@ -5,6 +5,7 @@
 //! `claim` says who owns an address, `socket` makes sockets, `send` and `receive` move packets.
 //! All unsafe code of the provider is in this folder, around system calls.
 
+mod calls;
 pub(super) mod claim;
 mod receive;
 mod send;

@@ -6,10 +6,11 @@ use core::mem::MaybeUninit;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use core::ptr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use lariat_wire::rocev2::{IdBasis, Packet, icrc};
 
+use super::calls::receive_messages;
 use crate::soft::flows::{Direction, FlowCache};
 use crate::soft::network::{Arrival, WireCounters};
 
@@ -204,19 +205,11 @@ fn receive_call(
         header.msg_control = control.as_mut_ptr().cast();
         header.msg_controllen = size_of::<Control>() as _;
     }
-    // SAFETY: each of the first `window` messages, of BUFFERS, points at one name, one iovec and one control buffer of
-    // the arrays above, each with its true length; the iovecs point at disjoint pieces of
-    // `buffers`. All of them outlive the call, which may write to them.
-    let count = unsafe {
-        libc::recvmmsg(
-            socket.as_raw_fd(),
-            messages.as_mut_ptr(),
-            libc::c_uint::try_from(window.min(BUFFERS)).unwrap_or(0),
-            libc::MSG_DONTWAIT as _,
-            ptr::null_mut(),
-        )
-    };
-    let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+    let used = window.min(BUFFERS);
+    // SAFETY: each of the first `window` messages, of BUFFERS, points at one name, one iovec and one
+    // control buffer of the arrays above, each with its true length; the iovecs point at disjoint
+    // pieces of `buffers`. All of them outlive the call, which may write to them.
+    let count = unsafe { receive_messages(socket, messages.get_mut(..used).unwrap_or_default())? };
     for ((message, name), info) in messages.iter().take(count).zip(&names).zip(received) {
         let bytes = message.msg_len as usize;
         *info = Received { bytes, segment_bytes: bytes, ..Received::NONE };

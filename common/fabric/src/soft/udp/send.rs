@@ -8,13 +8,14 @@
 use core::net::{IpAddr, SocketAddr};
 use core::ptr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use lariat_roce::memory::MemRange;
 use lariat_roce::transmit::{Payload, Transmit};
 use lariat_wire::rocev2::{ICRC_LEN, IcrcSeed, MAX_HEADER};
 use socket2::SockAddr;
 
+use super::calls::send_messages;
 use crate::regions::RegionTable;
 use crate::soft::flows::{Direction, FlowCache};
 use crate::soft::network::WireCounters;
@@ -389,15 +390,7 @@ impl Sender {
         // change during the call; the pieces at the scratch buffer and at registered memory that
         // the table keeps alive through `transmit`. The kernel only reads all of them, and writes
         // the headers' lengths.
-        let sent = unsafe {
-            libc::sendmmsg(
-                socket.as_raw_fd(),
-                self.headers.as_mut_ptr(),
-                libc::c_uint::try_from(self.headers.len()).unwrap_or(0),
-                libc::MSG_DONTWAIT as _,
-            )
-        };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+        unsafe { send_messages(socket, &mut self.headers) }
     }
 }
 
