@@ -1,8 +1,7 @@
 //! Disks that need no kernel: `memory` and `null`. Called by `uring`; calls `memory`.
 //!
-//! All but reads is done on the spot. Reads wait for the next poll: until then the first bytes of
-//! each come to the cache, and some are copied at a time, so that they are still there when they
-//! are sent.
+//! All but reads is done on the spot. Reads wait for the next poll. Some are copied at a time, so that
+//! they are still in the cache when they are sent, and while one is, the next is fetched.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -39,10 +38,7 @@ impl Immediate {
         request: BlockRequest,
         memories: &[Arc<Memory>],
     ) -> Option<BlockCompletion> {
-        if let BlockOp::Read { start, .. } = request.op {
-            if let Backend::Memory { disk, geometry } = backend {
-                disk.announce(start * u64::from(geometry.block_bytes));
-            }
+        if let BlockOp::Read { .. } = request.op {
             self.0.push_back(request);
             return None;
         }
@@ -60,6 +56,9 @@ impl Immediate {
         while left > 0
             && let Some(request) = self.0.pop_front()
         {
+            if let Some(next) = self.0.front() {
+                announce(set, next);
+            }
             let result = match set.get(request.backend) {
                 Some(backend) => execute(backend, &request.op, memories),
                 None => Err(StorageError::Other { errno: libc::ENODEV }),
@@ -69,6 +68,15 @@ impl Immediate {
             }
             finished.push(BlockCompletion { tag: request.tag, result });
         }
+    }
+}
+
+/// A read that comes next.
+fn announce(set: &StorageSet, request: &BlockRequest) {
+    if let BlockOp::Read { start, .. } = request.op
+        && let Some(Backend::Memory { disk, geometry }) = set.get(request.backend)
+    {
+        disk.announce(start * u64::from(geometry.block_bytes));
     }
 }
 

@@ -12,8 +12,10 @@ use super::collapse::Collapser;
 use super::sys;
 
 const STRIPE_BYTES: u64 = 2 << 20;
-/// What comes to the cache ahead of a request. After so much the processor itself foresees the rest.
-const ANNOUNCED_BYTES: usize = 1024;
+/// What comes to the cache ahead of a request: a line, since what takes long is to find the page.
+/// (All pages of a batch at once, or more than a line of each, is more than a processor can have on
+/// its way: it stands still for it.)
+const ANNOUNCED_BYTES: usize = 64;
 const LOCKS: usize = 128;
 
 /// The disk.
@@ -36,8 +38,7 @@ impl MemoryDisk {
         Ok(Self { bytes, locks, collapser })
     }
 
-    /// The block at that offset is going to be read: the beginning of it may come to the
-    /// cache meanwhile.
+    /// The block at that offset is read next: the beginning of it may come to the cache meanwhile.
     pub(super) fn announce(&self, at: u64) {
         sys::prefetch(&self.bytes, at, ANNOUNCED_BYTES);
     }
