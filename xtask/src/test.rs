@@ -1,6 +1,6 @@
 //! `cargo xtask test` and `cargo xtask sim`.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 
 use crate::{lint, setup, shell};
 
@@ -46,35 +46,30 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let report = shell::root().join("build/nextest").join(profile()).join("junit.xml");
     // What an earlier run left is not this one's.
     let _ = std::fs::remove_file(&report);
-    let mut outcomes = vec![("the linters", style)];
-    outcomes.push(("the tests", shell::run(&mut shell::cargo(&arguments))));
-    if options.filter.is_none() {
-        let examples = ["test", "--workspace", "--locked", "--quiet", "--doc"];
-        outcomes
-            .push(("the examples in the documentation", shell::run(&mut shell::cargo(&examples))));
-    }
-    let report = std::fs::read_to_string(&report);
-    let mut count = report.as_deref().map(count).unwrap_or_default();
-    for (test, why) in report.as_deref().map(skipped).unwrap_or_default() {
+    let tests = shell::run(&mut shell::cargo(&arguments));
+    let examples = if options.filter.is_none() {
+        shell::run(&mut shell::cargo(&["test", "--workspace", "--locked", "--quiet", "--doc"]))
+    } else {
+        Ok(())
+    };
+    let report = std::fs::read_to_string(&report).unwrap_or_default();
+    let mut count = count(&report);
+    for (test, why) in skipped(&report) {
         println!("test skipped: {test}: {why}");
         // It passed, and proved nothing.
         count.passed = count.passed.saturating_sub(1);
         count.skipped += 1;
     }
-    let broken: Vec<_> = outcomes.iter().filter(|(_, outcome)| outcome.is_err()).collect();
-    for (what, outcome) in &broken {
-        if let Err(error) = outcome {
-            println!("{what}: {error:#}");
-        }
+    let mut broken: Vec<_> = [style, examples].into_iter().filter_map(Result::err).collect();
+    // Tests that failed are in the report, unless they did not even compile.
+    broken.extend(tests.err().filter(|_| count.failed == 0));
+    for error in &broken {
+        println!("{error:#}");
     }
-    // Linters, examples, and tests that do not even compile are in no report: each is one failure.
-    let unreported = |what: &str| what != "the tests" || count.failed == 0;
-    count.failed += broken.iter().filter(|(what, _)| unreported(what)).count();
+    count.failed += broken.len();
     println!("{} passed, {} failed, {} skipped", count.passed, count.failed, count.skipped);
-    match broken.first() {
-        Some(_) => bail!("not all that must hold does"),
-        None => Ok(()),
-    }
+    ensure!(count.failed == 0, "not all that must hold does");
+    Ok(())
 }
 
 /// Of the tests in a report.
@@ -102,8 +97,7 @@ fn count(report: &str) -> Count {
 /// The tests in a report: of each what follows its tag's name.
 fn cases(report: &str) -> impl Iterator<Item = &str> {
     // A test without output has a tag without a body.
-    let whole = |case: &'_ str| case.find("</testcase>").unwrap_or(case.len());
-    report.split("<testcase ").skip(1).map(move |case| &case[..whole(case)])
+    report.split("<testcase ").skip(1).filter_map(|case| case.split("</testcase>").next())
 }
 
 fn profile() -> &'static str {

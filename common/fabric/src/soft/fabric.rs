@@ -23,7 +23,7 @@ use lariat_wire::rocev2::{Rkey, UDP_PORT};
 
 use self::traffic::{Acks, TRANSMIT_BATCH};
 use super::fetching;
-use super::network::{BindError, Network, Route, SoftConfig, Source, Wire, WireCounters};
+use super::network::{BindError, Network, Route, SoftConfig, Source, UNSEEN, Wire, WireCounters};
 
 use crate::error::{CmError, ListenError, QpError, RegisterError, ResolveError, StaleHandle};
 use crate::fabric::{Armed, Fabric, FabricCounters, Path};
@@ -235,7 +235,7 @@ fn beside(local: SocketAddr, holder: Option<String>) -> String {
          give this one another local address",
         local.port(),
         local.ip(),
-        holder.as_deref().unwrap_or("nobody that can be seen from here"),
+        holder.as_deref().unwrap_or(UNSEEN),
     )
 }
 

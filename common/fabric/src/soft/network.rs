@@ -36,6 +36,9 @@ pub enum Source {
     AnyLoopback,
 }
 
+/// Holder of a port, in words, where [`Network::holder`] knows of none.
+pub(super) const UNSEEN: &str = "nobody that can be seen from here";
+
 /// Why an address could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {

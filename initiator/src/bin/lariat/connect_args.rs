@@ -11,6 +11,9 @@ use lariat::{ConnectOptions, Controller, FabricChoice, HostId, Namespace, Nqn, N
 use crate::failure::usage;
 use crate::units::parse_duration;
 
+/// Entries of an I/O queue at most.
+const MAX_QUEUE_ENTRIES: i64 = 1024;
+
 /// RDMA provider.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum FabricArg {
@@ -83,7 +86,7 @@ pub(crate) struct SubsystemArgs {
     nqn: Nqn,
     /// Entries of each I/O queue, 2 to 1024, one of which stays free [default: as many as the work
     /// needs].
-    #[arg(short = 'Q', long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1024))]
+    #[arg(short = 'Q', long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=MAX_QUEUE_ENTRIES))]
     queue_size: Option<u32>,
     /// I/O queues to ask for, 1 to 128 [default: as many as the work needs].
     #[arg(short = 'i', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=128))]
@@ -210,8 +213,11 @@ impl SubsystemArgs {
             return Ok(());
         }
         let entries = depth.saturating_add(1);
-        let larger =
-            if entries <= 1024 { format!(", ask for -Q {entries}") } else { String::new() };
+        let larger = if i64::from(entries) <= MAX_QUEUE_ENTRIES {
+            format!(", ask for -Q {entries}")
+        } else {
+            String::new()
+        };
         Err(usage(format!(
             "-Q {} has room for {most} requests on a queue, --iodepth {depth} is more: leave -Q \
              out{larger}, or use --iodepth {most}",

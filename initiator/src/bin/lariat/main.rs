@@ -1,8 +1,8 @@
 //! The command line `lariat`: NVMe over RDMA from user space, with nvme-cli's verbs and flags.
 //!
 //! Exit codes: 0 done; 1 a run-time error (network, target, file); 2 arguments that make no sense or
-//! do not fit the target or its namespace; 130 ended by SIGINT or SIGTERM before the work was done; 141 stdout was
-//! closed at the other end. Errors are one line on stderr. Calls one module for each verb.
+//! do not fit the target or its namespace; 130 ended by SIGINT or SIGTERM before the work was done; 141
+//! stdout was closed at the other end. Errors are one line on stderr. Calls one module for each verb.
 #![forbid(unsafe_code)]
 
 mod advice;

@@ -221,11 +221,16 @@ impl Rig {
     }
 
     fn read_command(&mut self, start: u64, blocks: u32, sgl: Sgl) -> Command {
+        self.read_forced(false, start, blocks, sgl)
+    }
+
+    /// A read that may be forced (FUA).
+    fn read_forced(&mut self, fua: bool, start: u64, blocks: u32, sgl: Sgl) -> Command {
         let read = IoCommand::Read {
             nsid: NSID,
             slba: Lba(start),
             blocks,
-            fua: false,
+            fua,
             limited_retry: false,
             prinfo: ProtectionAction::NONE,
             access_hints: 0,

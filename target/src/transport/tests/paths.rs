@@ -363,16 +363,7 @@ fn a_forced_read_makes_durable_first_what_it_reads() {
     let (_, cntlid) = rig.controller();
     let conn = rig.queue(cntlid, 1, 32, 16);
     let sgl = rig.memory(conn, 1, vec![0; 512]);
-    let read = IoCommand::Read {
-        nsid: NSID,
-        slba: Lba(3),
-        blocks: 1,
-        fua: true,
-        limited_retry: false,
-        prinfo: ProtectionAction::NONE,
-        access_hints: 0,
-    };
-    let command = read.to_command(rig.next_cid()).unwrap().with_sgl(sgl);
+    let command = rig.read_forced(true, 3, 1, sgl);
     rig.send(conn, &command);
     rig.settle();
     assert!(rig.response(conn).status().is_success());

@@ -1,7 +1,6 @@
 //! Reads of blocks that the storage knows to be zeroes.
 
 use lariat_fabric::verbs::DisconnectReason;
-use lariat_wire::nvme::IoCommand;
 
 use super::*;
 use crate::storage::BlockOp;
@@ -70,16 +69,7 @@ fn what_is_not_known_is_read() {
     assert_eq!(read(&mut rig, conn, 1016, 8), [0; 4096]);
     // A forced read flushes first, and then looks.
     let sgl = rig.memory(conn, 7, vec![0xff; 4096]);
-    let read = IoCommand::Read {
-        nsid: NSID,
-        slba: Lba(16),
-        blocks: 8,
-        fua: true,
-        limited_retry: false,
-        prinfo: ProtectionAction::NONE,
-        access_hints: 0,
-    };
-    let command = read.to_command(rig.next_cid()).unwrap().with_sgl(sgl);
+    let command = rig.read_forced(true, 16, 8, sgl);
     rig.storage().done.clear();
     rig.send(conn, &command);
     rig.settle();

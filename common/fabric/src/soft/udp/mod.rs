@@ -30,7 +30,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use self::claim::Claim;
 use self::socket::Sharing;
 use super::network::{
-    Arrival, BindError, Forwarded, Network, Route, SoftConfig, Source, Wire, WireCounters,
+    Arrival, BindError, Forwarded, Network, Route, SoftConfig, Source, UNSEEN, Wire, WireCounters,
 };
 use crate::random::Random;
 use crate::regions::RegionTable;
@@ -120,9 +120,8 @@ fn open_address(
     let ip = address.ip();
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::AddrInUse => {
-            let holder = claim::holder(ip);
-            let unseen = || "nobody that can be seen from here".to_owned();
-            BindError::InUse { ip, holder: holder.unwrap_or_else(unseen) }
+            let holder = claim::holder(ip).unwrap_or_else(|| UNSEEN.to_owned());
+            BindError::InUse { ip, holder }
         }
         io::ErrorKind::AddrNotAvailable => BindError::NotLocal { ip },
         _ => BindError::Io { ip, source: error },
