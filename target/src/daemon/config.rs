@@ -438,7 +438,10 @@ fn read_backend(mut section: Section<'_>) -> Result<BackendConfig, ConfigError> 
         && (bytes == 0 || !bytes.is_multiple_of(u64::from(block_bytes)))
     {
         let wrong = format!("{bytes} bytes are no whole number of blocks of {block_bytes}");
-        let instead = format!("write a multiple of {block_bytes}, size = \"1GiB\", say");
+        let instead = match bytes - bytes % u64::from(block_bytes) {
+            0 => format!("write a multiple of {block_bytes}, size = \"1GiB\", say"),
+            less => format!("write a multiple of {block_bytes}, size = {less}, say"),
+        };
         return Err(section.wrong("size", wrong, instead));
     }
     let kind = match kind.as_str() {

@@ -1,5 +1,5 @@
-//! Whether the files of backends are still where they were opened: one that was deleted, moved or
-//! replaced is served on, but is gone when the target ends. Looks at paths alone, once in a while,
+//! Whether the files of backends are still where they were opened, and as large: one that was deleted,
+//! moved or replaced is served on, but is gone when the target ends. Looks at paths alone, once in a while,
 //! from a thread of its own, since a file server that is gone may hold up who looks; started by `run`.
 
 use core::convert::Infallible;
@@ -34,6 +34,8 @@ fn identity(metadata: &Metadata) -> Identity {
 struct Watched {
     path: PathBuf,
     opened: Identity,
+    /// What it had at the start; 0 for a device.
+    size_bytes: u64,
     /// The warning was given. It is given again only when the file had been back in between.
     warned: bool,
 }
@@ -56,8 +58,9 @@ impl Watch {
             BackendKind::Memory { .. } | BackendKind::Null { .. } => None,
         });
         let watched = paths.filter_map(|path| {
-            let opened = identity(&fs::metadata(path).ok()?);
-            Some(Watched { path: path.clone(), opened, warned: false })
+            let about = fs::metadata(path).ok()?;
+            let (opened, size_bytes) = (identity(&about), about.len());
+            Some(Watched { path: path.clone(), opened, size_bytes, warned: false })
         });
         Self(watched.collect())
     }
@@ -83,23 +86,49 @@ impl Watch {
         for file in &mut self.0 {
             let what = match fs::metadata(&file.path) {
                 Ok(now) if identity(&now) == file.opened => {
-                    file.warned = false;
-                    continue;
+                    if now.len() >= file.size_bytes {
+                        file.warned = false;
+                        continue;
+                    }
+                    News::Shrunken(now.len())
                 }
-                Ok(_) => "was replaced by another file",
-                Err(error) if error.kind() == io::ErrorKind::NotFound => "was deleted or moved",
+                Ok(_) => News::Gone("was replaced by another file"),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    News::Gone("was deleted or moved")
+                }
                 // What cannot be looked at is not known to be gone.
                 Err(_) => continue,
             };
             if !core::mem::replace(&mut file.warned, true) {
-                news.push(words(&file.path, what, descriptor(file.opened).as_deref()));
+                news.push(match what {
+                    News::Gone(what) => gone(&file.path, what, descriptor(file.opened).as_deref()),
+                    News::Shrunken(now_bytes) => shrunken(file, now_bytes),
+                });
             }
         }
         news
     }
 }
 
-fn words(path: &Path, what: &str, descriptor: Option<&Path>) -> String {
+/// What became of a file.
+enum News {
+    /// It is no longer there.
+    Gone(&'static str),
+    /// It is there, with so many bytes.
+    Shrunken(u64),
+}
+
+fn shrunken(file: &Watched, now_bytes: u64) -> String {
+    format!(
+        "the backend's file {} was made smaller: {now_bytes} bytes instead of {}; reads beyond that fail, \
+         and what was there is lost; make it as large as it was (truncate -s {}) and restore its data",
+        file.path.display(),
+        file.size_bytes,
+        file.size_bytes,
+    )
+}
+
+fn gone(path: &Path, what: &str, descriptor: Option<&Path>) -> String {
     let path = path.display();
     let remedy = match descriptor {
         Some(descriptor) => format!(
@@ -158,6 +187,24 @@ mod tests {
         let at = replaced.split("also ").nth(1).unwrap().split(": stop").next().unwrap();
         assert_eq!(fs::read_to_string(at).unwrap(), "the data");
         drop(open);
+    }
+
+    #[test]
+    fn a_file_that_was_made_smaller_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk");
+        fs::write(&path, [7; 8192]).unwrap();
+        let mut watch = Watch::start(&[backend(&path)]);
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_len(16_384).unwrap();
+        assert!(watch.news().is_empty(), "larger does no harm");
+        file.set_len(4096).unwrap();
+        let [told] = watch.news().try_into().unwrap();
+        assert!(told.contains("disk was made smaller: 4096 bytes instead of 8192"), "{told}");
+        assert!(told.contains("truncate -s 8192"), "{told}");
+        assert!(watch.news().is_empty(), "once is enough");
+        file.set_len(8192).unwrap();
+        assert!(watch.news().is_empty());
     }
 
     #[test]

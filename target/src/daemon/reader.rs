@@ -234,7 +234,10 @@ impl<'a> Section<'a> {
             self.wrong(
                 key,
                 format_args!("{} is not a size", shown(&kind)),
-                format_args!("write bytes, or a number with KiB, MiB, GiB, TiB: {key} = \"10GiB\""),
+                format_args!(
+                    "write bytes, or a number with KiB, MiB, GiB, TiB (kB, MB, GB, TB: powers of \
+                     1000): {key} = \"10GiB\""
+                ),
             )
         })
     }

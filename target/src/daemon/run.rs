@@ -342,9 +342,14 @@ fn serve(
     }
 }
 
+/// A signal so soon after another is the same one: `timeout` sends its own to the process, then to the
+/// group that this is in.
+const SAME_SIGNAL: Duration = Duration::from_millis(500);
+
 /// Until all reactors have ended, a second signal comes, or it takes too long.
 fn wait_for_end(news: &Receiver<News>, running: usize, bound: Duration) -> Result<(), RunError> {
-    let deadline = Instant::now() + bound;
+    let start = Instant::now();
+    let deadline = start + bound;
     let mut running = running;
     let mut failure = Ok(());
     while running > 0 {
@@ -355,7 +360,7 @@ fn wait_for_end(news: &Receiver<News>, running: usize, bound: Duration) -> Resul
                     failure = Err(RunError::Reactor { reactor, reason });
                 }
             }
-            Ok(News::Signal(Signal::SIGTERM | Signal::SIGINT)) => {
+            Ok(News::Signal(Signal::SIGTERM | Signal::SIGINT)) if start.elapsed() > SAME_SIGNAL => {
                 return Err(RunError::CutOff { reason: "a second signal came".to_owned() });
             }
             Ok(News::Ready | News::Failed(_) | News::Signal(_)) => {}

@@ -448,6 +448,12 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     (
         "path = \"/disk\"",
+        "path = \"/disk\"\nsize = \"500GB\"",
+        "subsystem[0].namespace[0].backend.size: 500000000000 bytes are no whole number of blocks of 4096; \
+         write a multiple of 4096, size = 499999997952, say",
+    ),
+    (
+        "path = \"/disk\"",
         "path = \"/disk\"\ncreate = true",
         "subsystem[0].namespace[0].backend.size: create = true needs a size; write how",
     ),

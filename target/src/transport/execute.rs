@@ -284,8 +284,12 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             self.stats.storage_errors += 1;
             // A disk that fails may fail a million times a second.
             if let Some(unsaid) = self.storage_failures.due(now) {
-                let qid = connection.agreement.qid;
-                tracing::warn!(%error, %qid, unsaid, "storage operation failed");
+                let subsystem = match &connection.role {
+                    Role::Io(attachment) => Some(attachment.subsystem().nqn().as_str()),
+                    _ => None,
+                };
+                let nsid = request.command.nsid.get();
+                tracing::warn!(%error, subsystem, nsid, unsaid, "storage operation failed");
             }
         }
         match (request.state(), completion.result) {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use lariat::{Controller, IoError};
 use lariat_tests::process::{
     Backend, PLACE_BYTES, Running, Scratch, Target, TargetConfig, bounded, connect, fill,
@@ -202,5 +202,33 @@ fn a_request_that_takes_too_long_is_given_up() -> Result<()> {
         // The target has no grudge.
         connect(&target, 2)?.only_namespace()?.read_at(&mut block, 0)?;
         target.stop().map(drop)
+    })
+}
+
+/// Over UDP the loss is known after seconds, when the time of the measurement may be over.
+#[test]
+fn figures_of_a_target_that_died_end_with_its_last_answer() -> Result<()> {
+    bounded(LIMIT, || {
+        let scratch = Scratch::new()?;
+        let config = TargetConfig::new().disk(Backend::Memory(16 << 20), 4096);
+        let mut target = Target::start(&scratch, &config)?;
+        let words = ["--runtime", "3", "--wire", "udp", "--quiet", "-o", "json"];
+        let mut bench = lariat(&target, "bench", &words)?;
+        thread::scope(|scope| {
+            let bench = scope.spawn(move || run(&mut bench, LIMIT));
+            target.wait_for_log("queue connected qid=1", 1, LIMIT)?;
+            thread::sleep(Duration::from_millis(500));
+            target.kill()?;
+            let bench = bench.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+            let bench = bench.failure(1, &["the figures are those up to this failure"])?;
+            let report: serde_json::Value = serde_json::from_str(&bench.text())?;
+            let seconds = report["runtime_seconds"].as_f64().context("runtime_seconds")?;
+            ensure!(seconds < 2.0, "{report:#}");
+            ensure!(
+                report["error"].as_str().is_some_and(|error| error.contains("lost")),
+                "{report:#}"
+            );
+            anyhow::Ok(())
+        })
     })
 }

@@ -57,6 +57,25 @@ fn write_until_the_end(
     }
 }
 
+/// `timeout` signals the process and then its group.
+#[test]
+fn a_signal_that_comes_twice_at_once_is_one() -> Result<()> {
+    bounded(LIMIT, || {
+        let scratch = Scratch::new()?;
+        let config = TargetConfig::new().disk(Backend::Memory(16 << 20), 4096);
+        let mut target = Target::start(&scratch, &config)?;
+        // Hosts have to be told good-bye, which takes the second one's time.
+        let _controllers = [connect(&target, 2)?, connect(&target, 2)?];
+        for _ in 0..3 {
+            target.signal(Signal::SIGTERM)?;
+            thread::sleep(Duration::from_millis(1));
+        }
+        let status = target.wait(Duration::from_secs(20))?;
+        ensure!(status.code() == Some(0), "{status}:\n{}", target.log_text());
+        Ok(())
+    })
+}
+
 #[test]
 fn sigterm_under_load_loses_nothing_acknowledged() -> Result<()> {
     const PART_BYTES: u64 = 4 << 30;

@@ -9,7 +9,7 @@ use lariat::host_files::{HOST_ID_FILE, HOST_NQN_FILE, line_of};
 use lariat::{ConnectOptions, Controller, FabricChoice, HostId, Namespace, Nqn, Nsid, WireChoice};
 
 use crate::failure::usage;
-use crate::units::parse_duration;
+use crate::units::parse_limit;
 
 /// Entries of an I/O queue at most.
 const MAX_QUEUE_ENTRIES: i64 = 1024;
@@ -68,10 +68,10 @@ pub(crate) struct ConnectArgs {
     #[arg(long, value_enum, default_value = "auto")]
     wire: WireArg,
     /// How long to try to connect each queue: seconds, or with a suffix (1.5s, 500ms, 2m).
-    #[arg(long, value_name = "TIME", default_value = "10", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "10", value_parser = parse_limit)]
     connect_timeout: Duration,
     /// How long to wait for the answer to a command, written likewise.
-    #[arg(long, value_name = "TIME", default_value = "30", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "30", value_parser = parse_limit)]
     io_timeout: Duration,
 }
 

@@ -54,6 +54,14 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * factor).map_err(|_| wrong())
 }
 
+/// Parses a time limit: as [`parse_duration`], but more than none.
+pub(crate) fn parse_limit(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        Duration::ZERO => Err("nothing is done in no time: write 10, 1.5s, 500ms, 2m".to_owned()),
+        limit => Ok(limit),
+    }
+}
+
 /// A size with a binary unit: `4 KiB`, `1.50 GiB`; whole numbers without a fraction.
 pub(crate) fn show_size(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
@@ -141,8 +149,12 @@ mod tests {
         assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(parse_duration("0"), Ok(Duration::ZERO));
+        assert_eq!(parse_limit("1ms"), Ok(Duration::from_millis(1)));
+        assert!(parse_limit("0ms").is_err());
         for text in ["", "s", "-1", "1d", "1.2.3", "1e3"] {
             assert!(parse_duration(text).is_err(), "{text}");
+            assert!(parse_limit(text).is_err(), "{text}");
         }
     }
 

@@ -103,12 +103,19 @@ pub(crate) fn run(
             report.write.add(&sides.write)?;
             all = all.and(ended);
         }
+        if all.is_err() {
+            // Until it is known that a target is gone, nothing is answered for seconds: longer than
+            // the time that was left, maybe.
+            report.elapsed = kept.answered;
+        }
         Ok((report, all))
     })
 }
 
 struct Kept {
     elapsed: Duration,
+    /// Until the last answer, to a tick.
+    answered: Duration,
     cpu: Duration,
 }
 
@@ -141,10 +148,9 @@ fn keep_time(
         }
     }
     shared.measuring.store(false, Ordering::Relaxed);
-    // Until it is known that the target is gone, nothing is answered for seconds.
-    let elapsed = if failed() { answered } else { start.elapsed() };
+    let elapsed = start.elapsed();
     live.clear();
-    Kept { elapsed, cpu: cpu_time().saturating_sub(cpu) }
+    Kept { elapsed, answered, cpu: cpu_time().saturating_sub(cpu) }
 }
 
 /// Processor time of this process, user and system.

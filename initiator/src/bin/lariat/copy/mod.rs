@@ -1,10 +1,11 @@
 //! `lariat read` and `lariat write`: bulk transfers with many requests in flight. The file side runs
 //! in a thread of its own, so that a slow pipe never keeps the queue from being polled. Calls the
-//! library, `pump`, `progress`; called by `main`.
+//! library, `pump`, `progress`, `sink`; called by `main`.
 
 mod progress;
 mod pump;
 mod range;
+mod sink;
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -173,13 +174,8 @@ pub(crate) fn read(options: &ReadOptions, stop: &Stop) -> Result<()> {
     let geometry = disk.geometry();
     let length = range::of_read(options.offset, options.length, geometry)?;
     let to_stdout = options.output == Path::new("-");
-    let output: Box<dyn Write + Send> = if to_stdout {
-        Box::new(io::stdout())
-    } else {
-        let file = File::create(&options.output)
-            .with_context(|| format!("cannot create {}", options.output.display()))?;
-        Box::new(file)
-    };
+    let output: Box<dyn Write + Send> =
+        if to_stdout { Box::new(io::stdout()) } else { Box::new(sink::create(&options.output)?) };
     let progress = Progress::new(Some(length), transfer.quiet);
     let job = Job {
         geometry,
