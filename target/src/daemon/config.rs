@@ -5,7 +5,7 @@
 //! number: `LARIATD_TARGET__REACTORS=2`, `LARIATD_LISTENER__0__PORT=4421`. All keys with their
 //! meaning stand in `configs/reference.toml`.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -291,8 +291,14 @@ fn read_listener(mut section: Section<'_>) -> Result<Listener, ConfigError> {
         ),
         None => section.wrong("address", format_args!("{text:?} is no IP address"), instead),
     })?;
+    // ::ffff:192.0.2.7 is 192.0.2.7.
+    let address = address.to_canonical();
     if address.is_unspecified() {
         let wrong = format_args!("{address} stands for all addresses, and hosts need one");
+        return Err(section.wrong("address", wrong, instead));
+    }
+    if address.is_multicast() || address == IpAddr::V4(Ipv4Addr::BROADCAST) {
+        let wrong = format_args!("{address} stands for several machines, and hosts need one");
         return Err(section.wrong("address", wrong, instead));
     }
     let port = section.number("port", 1..=u16::MAX)?.unwrap_or(4420);
@@ -318,12 +324,13 @@ fn read_listener(mut section: Section<'_>) -> Result<Listener, ConfigError> {
 }
 
 /// An address as it is written elsewhere: with a port behind it, or in brackets.
+/// None if that could not be listened at.
 fn address_and_port(text: &str) -> Option<(IpAddr, Option<u16>)> {
-    if let Ok(both) = text.parse::<SocketAddr>() {
-        return Some((both.ip(), Some(both.port())));
-    }
-    let bare = text.strip_prefix('[')?.strip_suffix(']')?;
-    bare.parse().ok().map(|address| (address, None))
+    let found = match text.parse::<SocketAddr>() {
+        Ok(both) => (both.ip(), Some(both.port())),
+        Err(_) => (text.strip_prefix('[')?.strip_suffix(']')?.parse().ok()?, None),
+    };
+    (!found.0.is_unspecified() && found.1 != Some(0)).then_some(found)
 }
 
 fn read_subsystem(mut section: Section<'_>) -> Result<SubsystemConfig, ConfigError> {

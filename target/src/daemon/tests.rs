@@ -268,6 +268,18 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "listener[0].address: \"[::1]:4421\" is an address and a port; the port (hosts' trsvcid) has a \
          key of its own: address = \"::1\" and port = 4421",
     ),
+    (
+        "127.0.0.1",
+        "[::]:4421",
+        "listener[0].address: \"[::]:4421\" is no IP address; write an IPv4",
+    ),
+    ("127.0.0.1", "127.0.0.1:0", "listener[0].address: \"127.0.0.1:0\" is no IP address"),
+    (
+        "127.0.0.1",
+        "255.255.255.255",
+        "listener[0].address: 255.255.255.255 stands for several machines",
+    ),
+    ("127.0.0.1", "ff02::1", "listener[0].address: ff02::1 stands for several machines"),
     ("127.0.0.1", "[::1]", "listener[0].address: \"[::1]\" has brackets; write address = \"::1\""),
     (
         "[[subsystem]]",

@@ -1,7 +1,7 @@
 //! Opens what a `file` backend stands on: a regular file or a block device, locked against other
 //! targets, with direct I/O where it is to be had. Called by `set`, once per backend.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -147,29 +147,51 @@ pub(super) struct Wanted<'a> {
 impl OpenFile {
     /// Removes the file at `path` if it is this one, was made for it, and nothing was written to it.
     pub(super) fn unmake(&self, path: &Path) -> bool {
-        let same = |about: std::fs::Metadata| {
-            let own = self.file.metadata();
-            own.is_ok_and(|own| {
-                own.blocks() == 0 && (own.dev(), own.ino()) == (about.dev(), about.ino())
-            })
-        };
-        self.made
-            && std::fs::symlink_metadata(path).is_ok_and(same)
-            && std::fs::remove_file(path).is_ok()
+        self.made && remove_unwritten(&self.file, path)
     }
 }
+
+/// Removes what is at `path` if it is `file`, of which no byte was ever written. To be called by who has
+/// the lock: whoever waits for that looks at the path once more (`open_existing`).
+fn remove_unwritten(file: &File, path: &Path) -> bool {
+    let unwritten = file.metadata().is_ok_and(|about| about.blocks() == 0);
+    unwritten && is_at(file, path) && std::fs::remove_file(path).is_ok()
+}
+
+/// Whether `path` itself, not what it links to, is this file.
+fn is_at(file: &File, path: &Path) -> bool {
+    let (own, there) = (file.metadata(), std::fs::symlink_metadata(path));
+    own.is_ok_and(|own| there.is_ok_and(|there| identity(&own) == identity(&there)))
+}
+
+/// Which file it is: device and inode.
+fn identity(about: &Metadata) -> (u64, u64) {
+    (about.dev(), about.ino())
+}
+
+/// How often a path may lead to another file by the time that one is locked.
+const MOST_TRIES: u32 = 8;
 
 pub(super) fn open_file(wanted: Wanted<'_>) -> Result<OpenFile, OpenError> {
-    let made = wanted.create && create(wanted)?;
-    let opened = open_existing(wanted, made);
-    // Somebody else may have it by now, and use it.
-    if made && !matches!(opened, Ok(_) | Err(OpenError::InUse { .. })) {
-        let _ = std::fs::remove_file(wanted.path);
+    for _ in 0..MOST_TRIES {
+        let made = if wanted.create { create(wanted)? } else { None };
+        let opened = open_existing(wanted, made.is_some());
+        // Somebody else may have it by now, and use it: then the lock is his.
+        if let (Some(made), Err(_)) = (made, &opened)
+            && let Ok(made) = Flock::lock(made, FlockArg::LockExclusiveNonblock)
+        {
+            remove_unwritten(&made, wanted.path);
+        }
+        if let Some(file) = opened? {
+            return Ok(file);
+        }
     }
-    opened
+    let source = io::Error::other("another process removes or replaces it again and again");
+    Err(OpenError::Io { action: "open", path: wanted.path.to_owned(), source })
 }
 
-fn open_existing(wanted: Wanted<'_>, made: bool) -> Result<OpenFile, OpenError> {
+/// `None` if the path leads elsewhere by the time that the file is locked.
+fn open_existing(wanted: Wanted<'_>, made: bool) -> Result<Option<OpenFile>, OpenError> {
     let path = wanted.path;
     let failed = |action| move |source| OpenError::Io { action, path: path.to_owned(), source };
     // Looked at before it is opened: opening a pipe would wait for its other end.
@@ -185,6 +207,12 @@ fn open_existing(wanted: Wanted<'_>, made: bool) -> Result<OpenFile, OpenError> 
     }
     let (mut file, direct) = open(wanted, block_device)?;
     let lock = lock(wanted, &file)?;
+    // Who had the lock until now may have removed it.
+    let Ok(there) = std::fs::metadata(path) else { return Ok(None) };
+    let own = file.metadata().map_err(failed("look at"))?;
+    if identity(&own) != identity(&there) {
+        return Ok(None);
+    }
 
     // Also right for block devices, whose metadata has no size.
     let size_bytes = file.seek(SeekFrom::End(0)).map_err(failed("measure"))?;
@@ -214,27 +242,32 @@ fn open_existing(wanted: Wanted<'_>, made: bool) -> Result<OpenFile, OpenError> 
         read_only: wanted.read_only,
     };
     let lost_writes = AtomicBool::new(false);
-    Ok(OpenFile { file: Arc::new(file), _lock: lock, geometry, direct, made, lost_writes })
+    Ok(Some(OpenFile { file: Arc::new(file), _lock: lock, geometry, direct, made, lost_writes }))
 }
 
-/// Makes the file unless there is something of that name. Says whether it did.
-fn create(wanted: Wanted<'_>) -> Result<bool, OpenError> {
+/// Makes the file unless there is something of that name.
+fn create(wanted: Wanted<'_>) -> Result<Option<File>, OpenError> {
     let path = wanted.path;
     let failed = |source| OpenError::Io { action: "create", path: path.to_owned(), source };
     if path.exists() {
-        return Ok(false);
+        return Ok(None);
     }
     let size = wanted.size_bytes.ok_or_else(|| OpenError::NoSize { path: path.to_owned() })?;
     let file = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
         other => other.map_err(failed)?,
     };
     // Its name has to be as durable as what hosts will flush to it.
-    file.set_len(size).and_then(|()| sync_folder_of(path)).map(|()| true).map_err(|error| {
-        // An empty file would only mislead the next start.
-        let _ = std::fs::remove_file(path);
-        failed(error)
-    })
+    match file.set_len(size).and_then(|()| sync_folder_of(path)) {
+        Ok(()) => Ok(Some(file)),
+        Err(error) => {
+            // An empty file would only mislead the next start.
+            if let Ok(file) = Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                remove_unwritten(&file, path);
+            }
+            Err(failed(error))
+        }
+    }
 }
 
 fn sync_folder_of(path: &Path) -> io::Result<()> {

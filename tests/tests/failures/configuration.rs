@@ -81,3 +81,19 @@ fn mistakes_are_named() -> Result<()> {
         Ok(())
     })
 }
+
+/// Somebody who is no Lariat: here the test itself.
+#[test]
+fn who_has_the_port_is_named_whoever_it_is() -> Result<()> {
+    bounded(LIMIT, || {
+        let scratch = Scratch::new()?;
+        let config = TargetConfig::new().disk(Backend::Memory(1 << 20), 4096);
+        let _socket = std::net::UdpSocket::bind((config.address, 4791))?;
+        let holder = format!("process {}", std::process::id());
+        for reactors in [1, 2] {
+            let config = config.clone().set("reactors", reactors);
+            start(&scratch, &config.toml())?.failure(1, &[&holder])?;
+        }
+        Ok(())
+    })
+}

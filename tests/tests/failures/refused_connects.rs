@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use lariat_tests::process::{
-    Backend, NQN, Scratch, Target, TargetConfig, binary, bounded, free_address, run,
+    Backend, NQN, Scratch, Target, TargetConfig, binary, bounded, free_address, lariat, run,
 };
 
 use crate::LIMIT;
@@ -68,6 +68,13 @@ fn who_asks_for_more_than_the_target_gives_is_told_how_much_that_is() -> Result<
             .failure(2, &["the target grants 2 I/O queues, --queues 3 is more", "max_queues"])?;
         bench(&["--iodepth", "9"])?
             .failure(2, &["the target takes 8 requests on a queue", "max_queue_depth"])?;
+        // Copies want no figure of theirs: they take what there is.
+        let copy = scratch.join("copy").display().to_string();
+        for verb in [["read", "--output"], ["write", "--input"]] {
+            let words = [verb[1], &copy, "--iodepth", "64", "--bs", "4k", "--quiet"];
+            run(&mut lariat(&target, verb[0], &words)?, Duration::from_secs(15))?.success()?;
+        }
+        ensure!(std::fs::metadata(&copy)?.len() == 1 << 20);
         target.stop().map(drop)
     })
 }

@@ -127,6 +127,10 @@ impl ConnectArgs {
     pub(crate) fn resolve(&self) -> Result<SocketAddr> {
         let bare = self.traddr.trim_start_matches('[').trim_end_matches(']');
         if let Ok(address) = bare.parse::<IpAddr>() {
+            let address = address.to_canonical();
+            if address.is_unspecified() || address.is_multicast() {
+                return Err(usage(format!("-a {address}: give the address of one machine")));
+            }
             return Ok(SocketAddr::new(address, self.trsvcid));
         }
         if let Some((host, port)) = self.traddr.rsplit_once(':')

@@ -130,9 +130,24 @@ fn open_address(
         UDP_PORT => Some(Claim::take(address).map_err(failed)?),
         _ => None,
     };
-    let buffer_bytes = config.socket_buffer_bytes;
-    let alone = socket::open(address, Sharing::Alone, buffer_bytes).map_err(failed)?;
-    let local = alone.local_addr().map_err(failed)?;
+    match open_sockets(address, count, config.socket_buffer_bytes) {
+        Ok((local, sockets)) => Ok(OpenAddress { local, sockets, _claim: claim }),
+        Err(error) => {
+            // It is not ours, and nobody is to be told so.
+            drop(claim);
+            Err(failed(error))
+        }
+    }
+}
+
+/// The sockets of all members, and the address they have.
+fn open_sockets(
+    address: SocketAddr,
+    count: u8,
+    buffer_bytes: u32,
+) -> io::Result<(SocketAddr, Vec<Option<UdpSocket>>)> {
+    let alone = socket::open(address, Sharing::Alone, buffer_bytes)?;
+    let local = alone.local_addr()?;
     let mut sockets = Vec::with_capacity(usize::from(count));
     if count == 1 {
         sockets.push(Some(alone));
@@ -140,14 +155,14 @@ fn open_address(
         // It was only to see that the port is nobody's: no other socket may share it.
         drop(alone);
         for _ in 0..count {
-            let socket = socket::open(local, Sharing::Group, buffer_bytes).map_err(failed)?;
+            let socket = socket::open(local, Sharing::Group, buffer_bytes)?;
             sockets.push(Some(socket));
         }
         if let Some(Some(first)) = sockets.first() {
-            socket::steer(first, count).map_err(failed)?;
+            socket::steer(first, count)?;
         }
     }
-    Ok(OpenAddress { local, sockets, _claim: claim })
+    Ok((local, sockets))
 }
 
 impl UdpNetwork {

@@ -31,7 +31,7 @@ struct TransferArgs {
     #[arg(long, visible_alias = "block-size", value_name = "SIZE", default_value = "128k",
           value_parser = parse_size)]
     bs: u64,
-    /// Requests in flight, 1 to 1024.
+    /// Requests in flight, 1 to 1024, as far as the target takes so many on a queue.
     #[arg(long, visible_alias = "depth", value_name = "N", default_value_t = 16,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     iodepth: u32,
@@ -181,7 +181,7 @@ pub(crate) fn read(options: &ReadOptions, stop: &Stop) -> Result<()> {
         geometry,
         offset: options.offset,
         request_bytes: transfer.request_bytes(geometry.block_bytes)?,
-        depth: transfer.namespace.subsystem.depth(transfer.iodepth).min(transfer.iodepth),
+        depth: queue.depth().min(transfer.iodepth),
         stop,
         progress: &progress,
     };
@@ -217,7 +217,7 @@ pub(crate) fn write(options: &WriteOptions, stop: &Stop) -> Result<()> {
         geometry,
         offset: options.offset,
         request_bytes: transfer.request_bytes(geometry.block_bytes)?,
-        depth: transfer.namespace.subsystem.depth(transfer.iodepth).min(transfer.iodepth),
+        depth: queue.depth().min(transfer.iodepth),
         stop,
         progress: &progress,
     };
