@@ -2,7 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
@@ -123,6 +126,102 @@ fn a_wrong_configuration_is_exit_code_2() {
     assert!(text.starts_with("lariatd: environment variable LARIATD_TARGET__REACTORS: "), "{text}");
     assert_eq!(run(&config, &["--log", "=/="]).status.code(), Some(2));
     assert_eq!(run(&folder.path().join("none.toml"), &[]).status.code(), Some(2));
+}
+
+#[test]
+fn all_faults_are_told_a_line_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = write_config(folder.path(), "a.toml", &folder.path().join("disk"), 5);
+    let text = std::fs::read_to_string(&config).unwrap();
+    let text = text
+        .replace("nsid = 1", "nsid = 1.0")
+        .replace("reactors = 2", "reactors = 0")
+        .replace("address = \"127", "address = \"127:");
+    std::fs::write(&config, text).unwrap();
+    for more in [&["--check"][..], &[]] {
+        let wrong = run(&config, more);
+        let text = String::from_utf8_lossy(&wrong.stderr).into_owned();
+        assert_eq!((wrong.status.code(), wrong.stdout.len()), (Some(2), 0), "{text}");
+        let keys = ["listener[0].address", "subsystem[0].namespace[0].nsid", "target.reactors"];
+        assert_eq!(text.lines().count(), keys.len(), "{text}");
+        for (line, key) in text.lines().zip(keys) {
+            let start = format!("lariatd: {}: {key}: ", config.display());
+            assert!(line.starts_with(&start) && line.contains("; write "), "{text}");
+        }
+    }
+}
+
+/// A `lariatd` of a user whom rights bind.
+struct Bound {
+    folder: tempfile::TempDir,
+    program: PathBuf,
+}
+
+impl Bound {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+        // Where it was built may be closed to others.
+        let program = folder.path().join("lariatd");
+        std::fs::copy(env!("CARGO_BIN_EXE_lariatd"), &program).unwrap();
+        Self { folder, program }
+    }
+
+    /// What it has to say in the end.
+    fn failure(&self, config: &Path, code: i32) -> String {
+        let mut command = Command::new(&self.program);
+        command.arg("--config").arg(config).stdin(Stdio::null());
+        if nix::unistd::geteuid().is_root() {
+            command.uid(65534).gid(65534);
+        }
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{text}");
+        assert!(!text.contains("os error"), "{text}");
+        text.lines().find_map(|line| line.strip_prefix("lariatd: ")).unwrap().to_owned()
+    }
+}
+
+#[test]
+fn missing_rights_are_told_with_the_user_and_a_remedy() {
+    let bound = Bound::new();
+    let folder = bound.folder.path();
+    let disk = folder.join("disk");
+    let config = write_config(folder, "a.toml", &disk, 6);
+    let closed = |path: &Path, mode| {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    };
+    closed(&config, 0);
+    let text = bound.failure(&config, 2);
+    assert!(text.starts_with(&format!("{}: the user of this", config.display())), "{text}");
+    assert!(text.contains(") may not read it; give it the rights on the file and on"), "{text}");
+    closed(&config, 0o644);
+
+    // To the folder, to the way there, to the file.
+    closed(folder, 0o555);
+    let text = bound.failure(&config, 1);
+    let made = format!("may not make {}; give it the rights on the folders above", disk.display());
+    assert!(text.contains(&made), "{text}");
+    closed(folder, 0o755);
+    let inner = folder.join("inner");
+    std::fs::create_dir(&inner).unwrap();
+    let hidden = inner.join("disk");
+    std::fs::write(&hidden, [0; 8192]).unwrap();
+    closed(&inner, 0);
+    let other = write_config(folder, "b.toml", &hidden, 6);
+    let text = std::fs::read_to_string(&other).unwrap().replace("create = true", "");
+    std::fs::write(&other, text.replace("size = \"1MiB\"", "")).unwrap();
+    let text = bound.failure(&other, 1);
+    let seen = format!("may not look at {}; give it the rights on the folders", hidden.display());
+    assert!(text.contains(&seen), "{text}");
+    closed(&inner, 0o755);
+    closed(&hidden, 0);
+    let text = bound.failure(&other, 1);
+    let opened = format!("may not read and write {}; give it the rights (`ls -l", hidden.display());
+    assert!(text.contains(&opened) && text.ends_with("as a user who has them"), "{text}");
+    closed(&hidden, 0o444);
+    let text = bound.failure(&other, 1);
+    assert!(text.ends_with("who has them, or serve it with read_only = true"), "{text}");
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lariat_tests::process::{
-    Backend, NQN, Running, Scratch, Target, TargetConfig, bounded, fill, first_difference, lariat,
-    run,
+    Backend, NQN, Running, Scratch, Target, TargetConfig, binary, bounded, fill, first_difference,
+    lariat, run,
 };
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -228,5 +228,63 @@ fn an_interrupted_write_ends_cleanly() -> Result<()> {
         let log = target.stop()?;
         ensure!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
         Ok(())
+    })
+}
+
+/// A size is the same to `lariat` and to configurations of `lariatd`. (How many bytes it is: the tests of
+/// both.)
+#[test]
+fn sizes_are_taken_or_refused_by_both() -> Result<()> {
+    bounded(LIMIT, || {
+        let scratch = Scratch::new()?;
+        let file = scratch.join("a.toml");
+        fs::write(&file, TargetConfig::new().disk(Backend::Null(4096), 4096).toml())?;
+        let taken = [
+            "4096", "4096B", "4096b", "4k", " 4 K ", "4Ki", "4kiB", "4KiB", "1m", "1M", "1Mi",
+            "1MiB", "2g", "2G", "2Gi", "2GiB", "1t", "1T", "1Ti", "1TiB", "512kB", "512KB",
+            "512MB", "512GB", "512TB",
+        ];
+        let refused = ["", "k", "-1", "4x", "1.5M", "4 k k", "1 gib", "16777216T", "4096 bytes"];
+        let cases = taken.map(|text| (text, true)).into_iter();
+        for (text, is_size) in cases.chain(refused.map(|text| (text, false))) {
+            let mut check = Command::new(binary("lariatd")?);
+            check.arg("--config").arg(&file).arg("--check");
+            check.env("LARIATD_SUBSYSTEM__0__NAMESPACE__0__BACKEND__SIZE", text);
+            let done = run(&mut check, LIMIT)?;
+            ensure!((done.code == 0) == is_size, "lariatd, {text:?}: {}", done.stderr);
+            ensure!(is_size || done.stderr.contains("is not a size"), "{}", done.stderr);
+            // It has no other argument that it needs; but what is wrong with this one comes first.
+            let mut read = Command::new(binary("lariat")?);
+            let done = run(read.args(["read", &format!("--length={text}")]), LIMIT)?;
+            let invalid = done.stderr.contains("invalid value");
+            ensure!(done.code == 2 && invalid != is_size, "lariat, {text:?}: {}", done.stderr);
+        }
+        Ok(())
+    })
+}
+
+/// As docs/operating.md says: stop, make the file larger, start.
+#[test]
+fn a_disk_that_grew_is_larger_after_a_restart() -> Result<()> {
+    bounded(LIMIT, || {
+        let scratch = Scratch::new()?;
+        let disk = scratch.join("disk");
+        let file = File::create(&disk)?;
+        file.set_len(1 << 20)?;
+        let config = TargetConfig::new().disk(Backend::File(disk.clone()), 4096);
+        let blocks =
+            |target: &Target| Ok::<_, anyhow::Error>(json(target, "id-ns", &[])?["nsze"].clone());
+        let target = Target::start(&scratch, &config)?;
+        let name = json(&target, "id-ns", &[])?["uuid"].clone();
+        file.set_len(2 << 20)?;
+        ensure!(blocks(&target)? == 256, "while it is served it keeps its size");
+        target.stop()?;
+        let target = Target::start(&scratch, &config)?;
+        ensure!(blocks(&target)? == 512, "{}", blocks(&target)?);
+        ensure!(json(&target, "id-ns", &[])?["uuid"] == name, "it is the same disk");
+        let words = ["--offset", "1M", "--length", "1M", "--output", "-"];
+        let read = run(&mut lariat(&target, "read", &words)?, LIMIT)?.success()?;
+        ensure!(read.stdout == vec![0; 1 << 20], "what was added reads as zeroes");
+        target.stop().map(drop)
     })
 }

@@ -1,6 +1,7 @@
 //! `lariatd`: serves local disks over NVMe-oF/RDMA. Prints one line, `ready`, when all listeners
 //! stand; logs to stderr. All it does is in `lariat_target::daemon`.
 
+use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,7 +25,8 @@ struct Arguments {
     /// (LARIATD_TARGET__REACTORS=2).
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Check the configuration and exit; no disk is made or opened, no address taken.
+    /// Check the configuration, say all that is wrong with it, and exit; no disk is made or opened, no
+    /// address taken.
     #[arg(long)]
     check: bool,
     /// What to log: a level or a filter ("lariat_target=debug"). Stronger than RUST_LOG, which is
@@ -37,7 +39,12 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let config = match Config::load(&arguments.config) {
         Ok(config) => config,
-        Err(error) => return fail(&error.into(), 2),
+        Err(error) => {
+            for fault in error.faults() {
+                complain(fault);
+            }
+            return ExitCode::from(2);
+        }
     };
     let filter = match log_filter(arguments.log.as_deref(), &config) {
         Ok(filter) => filter,
@@ -81,8 +88,12 @@ fn say(line: &str) -> anyhow::Result<()> {
 }
 
 fn fail(error: &anyhow::Error, code: u8) -> ExitCode {
-    let _ = writeln!(std::io::stderr(), "lariatd: {error:#}");
+    complain(format_args!("{error:#}"));
     ExitCode::from(code)
+}
+
+fn complain(what: impl Display) {
+    let _ = writeln!(std::io::stderr(), "lariatd: {what}");
 }
 
 fn log_filter(option: Option<&str>, config: &Config) -> anyhow::Result<EnvFilter> {

@@ -2,23 +2,18 @@
 //! [`run()`].
 //!
 //! ```text
-//! config (reader, size)  TOML and environment -> Config
-//! provider               which listeners go to RDMA devices, which to the soft provider
-//! run                    Config -> storage, fabric, registry, one thread per reactor; the end
-//! files                  whether the backends' files are still in their places
-//! turn                   the loop of a reactor: poll, and sleep when there is nothing to do
+//! config    TOML and environment -> Config
+//! provider  which listeners go to RDMA devices, which to the soft provider
+//! run       Config -> storage, fabric, registry, one thread per reactor; the end
+//! files     whether the backends' files are still in their places
+//! turn      the loop of a reactor: poll, and sleep when there is nothing to do
 //! ```
 
 pub mod config;
 mod files;
 mod provider;
-mod reader;
 mod run;
-mod size;
 mod turn;
-
-#[cfg(test)]
-mod tests;
 
 pub use config::{Config, ConfigError};
 pub use run::{RunError, block_signals, run};

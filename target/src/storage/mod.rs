@@ -7,7 +7,8 @@
 //! the controller.
 //!
 //! ```text
-//! set (opened once, shared)  -> open (files: lock, size, O_DIRECT), memory (RAM disk)
+//! set (opened once, shared)  -> open (files: lock, size, O_DIRECT; open_error: why not),
+//!                               memory (RAM disk)
 //! uring (one per reactor)    -> step (how a request goes on), batch (how many at a time),
 //!                               ring (the io_uring; the unsafe code), waker (an eventfd)
 //! ```
@@ -17,6 +18,7 @@ mod collapse;
 mod immediate;
 mod memory;
 mod open;
+mod open_error;
 mod ring;
 mod set;
 mod step;
@@ -31,7 +33,7 @@ use std::sync::Arc;
 
 use lariat_fabric::{Memory, Timestamp};
 
-pub use open::OpenError;
+pub use open_error::OpenError;
 pub use ring::RingCounters;
 pub use set::{BackendConfig, BackendKind, StorageSet};
 pub(crate) use sys::processor_time;

@@ -4,7 +4,7 @@
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -12,111 +12,8 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{FallocateFlags, Flock, FlockArg, OFlag, fallocate};
 
+use super::open_error::{OpenError, Step};
 use super::{Geometry, sys};
-
-/// Why a backend could not be opened: what is wrong, and what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// There is no such file, and none is to be made.
-    #[error(
-        "{path} does not exist; make it (truncate -s SIZE {path}), or let the target do so with \
-         create = true and a size"
-    )]
-    NotFound {
-        /// As configured.
-        path: PathBuf,
-    },
-    /// `create` without a size.
-    #[error("{path} is to be created, but its size is not given; add size = \"10GiB\", say")]
-    NoSize {
-        /// As configured.
-        path: PathBuf,
-    },
-    /// A directory, a socket, ...
-    #[error("{path} is neither a regular file nor a block device")]
-    NotAFile {
-        /// As configured.
-        path: PathBuf,
-    },
-    /// The size is not the configured one.
-    #[error(
-        "{path} has {actual_bytes} bytes, the configuration says {wanted_bytes}; drop `size` (it is \
-         needed with create = true only) or give the true one"
-    )]
-    Size {
-        /// As configured.
-        path: PathBuf,
-        /// What it has.
-        actual_bytes: u64,
-        /// What was asked for.
-        wanted_bytes: u64,
-    },
-    /// No blocks, or not a whole number of them.
-    #[error(
-        "{path} has {size_bytes} bytes, which is not a whole number (at least one) of blocks of \
-         {block_bytes}; resize it (truncate -s), or choose another block_size"
-    )]
-    NotWhole {
-        /// As configured.
-        path: PathBuf,
-        /// What it has.
-        size_bytes: u64,
-        /// As configured.
-        block_bytes: u32,
-    },
-    /// The device has larger blocks.
-    #[error(
-        "{path} cannot be read or written in blocks of {block_bytes} bytes: direct I/O there needs \
-         multiples of {needed_bytes}; write block_size = {needed_bytes}"
-    )]
-    Alignment {
-        /// As configured.
-        path: PathBuf,
-        /// As configured.
-        block_bytes: u32,
-        /// What is needed.
-        needed_bytes: u32,
-    },
-    /// Neither 512 nor 4096.
-    #[error("a block size of {0} bytes; 512 and 4096 are possible")]
-    BlockSize(u32),
-    /// A memory or null backend of no, or no whole number of, blocks, or too large to address.
-    #[error(
-        "a size of {size_bytes} bytes is not a whole number (at least one) of blocks of {block_bytes}"
-    )]
-    MemorySize {
-        /// As configured.
-        size_bytes: u64,
-        /// As configured.
-        block_bytes: u32,
-    },
-    /// Somebody else serves it.
-    #[error("{path} is in use by {holder}; stop that, or give this namespace another file")]
-    InUse {
-        /// As configured.
-        path: PathBuf,
-        /// Who, as far as can be told.
-        holder: String,
-    },
-    /// The operating system's word.
-    #[error("cannot {action} {path}")]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// As configured.
-        path: PathBuf,
-        /// Why it failed.
-        source: io::Error,
-    },
-    /// Memory could not be had.
-    #[error("cannot allocate {size_bytes} bytes for a memory backend")]
-    Memory {
-        /// As configured.
-        size_bytes: u64,
-        /// Why.
-        source: io::Error,
-    },
-}
 
 /// An open file or block device.
 #[derive(Debug)]
@@ -195,12 +92,11 @@ fn open_existing(wanted: Wanted<'_>, made: bool) -> Result<Option<OpenFile>, Ope
     let path = wanted.path;
     let failed = |action| move |source| OpenError::Io { action, path: path.to_owned(), source };
     // Looked at before it is opened: opening a pipe would wait for its other end.
-    let about = match std::fs::metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(OpenError::NotFound { path: path.to_owned() });
-        }
-        other => other.map_err(failed("look at"))?,
-    };
+    let about =
+        std::fs::metadata(path).map_err(|source| OpenError::refused(Step::Look, wanted, source))?;
+    if about.is_dir() {
+        return Err(OpenError::Folder { path: path.to_owned() });
+    }
     let block_device = about.file_type().is_block_device();
     if !block_device && !about.is_file() {
         return Err(OpenError::NotAFile { path: path.to_owned() });
@@ -248,7 +144,7 @@ fn open_existing(wanted: Wanted<'_>, made: bool) -> Result<Option<OpenFile>, Ope
 /// Makes the file unless there is something of that name.
 fn create(wanted: Wanted<'_>) -> Result<Option<File>, OpenError> {
     let path = wanted.path;
-    let failed = |source| OpenError::Io { action: "create", path: path.to_owned(), source };
+    let failed = |source| OpenError::refused(Step::Make, wanted, source);
     if path.exists() {
         return Ok(None);
     }
@@ -298,7 +194,7 @@ fn open(wanted: Wanted<'_>, block_device: bool) -> Result<(File, bool), OpenErro
             let holder = "a mounted file system or another user of the device (see lsblk)";
             return OpenError::InUse { path: path.to_owned(), holder: holder.to_owned() };
         }
-        OpenError::Io { action: "open", path: path.to_owned(), source }
+        OpenError::refused(Step::Open, wanted, source)
     };
     let buffered = || {
         tracing::warn!(

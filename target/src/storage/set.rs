@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::memory::MemoryDisk;
-use super::open::{OpenError, OpenFile, Wanted, open_file};
+use super::open::{OpenFile, Wanted, open_file};
+use super::open_error::OpenError;
 use super::{BackendId, Geometry};
 
 /// What a backend stands on.

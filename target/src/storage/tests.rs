@@ -1,7 +1,9 @@
-//! The backends against a model, the operations they issue, the errors of opening. `sleeping` has
-//! sleep and batches, `making` the files that a start makes.
+//! The backends against a model, the operations they issue. `sleeping` has
+//! sleep and batches, `making` the files that a start makes, `refusals` why a backend
+//! cannot be opened.
 
 mod making;
+mod refusals;
 mod sleeping;
 
 use std::fs::File;
@@ -441,39 +443,6 @@ fn the_lock_of_a_dead_process_is_waited_for() {
     let start = Instant::now();
     StorageSet::open(&[existing(&path, 4096, false)]).unwrap();
     assert!(start.elapsed() > Duration::from_millis(200), "{:?}", start.elapsed());
-}
-
-#[test]
-fn opening_says_what_is_wrong() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("disk");
-    assert!(refusal(&[existing(&path, 4096, false)]).contains("does not exist; make it"));
-    let kind = BackendKind::File { path: path.clone(), size_bytes: None, create: true };
-    let sizeless = BackendConfig { kind, block_bytes: 4096, read_only: false };
-    assert!(refusal(&[sizeless]).contains("its size is not given"));
-    assert!(!path.exists());
-    let directory = existing(folder.path(), 4096, false);
-    assert!(refusal(&[directory]).contains("neither a regular file nor a block device"));
-    let device = existing(Path::new("/dev/null"), 4096, false);
-    assert!(refusal(&[device]).contains("neither a regular file nor a block device"));
-
-    std::fs::write(&path, [0; 4096 + 512]).unwrap();
-    assert!(refusal(&[existing(&path, 4096, false)]).contains("4608 bytes, which is not a whole"));
-    assert!(refusal(&[existing(&path, 1024, false)]).contains("512 and 4096"));
-    assert!(refusal(&[file(&path, 1 << 20, 512)]).contains("the configuration says 1048576"));
-    std::fs::write(&path, []).unwrap();
-    assert!(refusal(&[existing(&path, 512, false)]).contains("0 bytes, which is not"));
-    assert!(refusal(&[memory(0, 512)]).contains("0 bytes is not a whole"));
-    assert!(refusal(&[memory(512, 4096)]).contains("512 bytes is not a whole"));
-
-    std::fs::write(&path, [0; 8192]).unwrap();
-    let first = StorageSet::open(&[existing(&path, 4096, false)]).unwrap();
-    let (place, error) =
-        StorageSet::open(&[memory(4096, 512), existing(&path, 4096, false)]).unwrap_err();
-    assert_eq!(place, 1);
-    assert!(error.to_string().contains("in use by another namespace of this"), "{error}");
-    drop(first);
-    StorageSet::open(&[existing(&path, 4096, false)]).unwrap();
 }
 
 #[test]

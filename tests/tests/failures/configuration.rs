@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use lariat_tests::process::{
     Backend, Finished, Scratch, Target, TargetConfig, binary, bounded, free_address, run,
 };
@@ -66,9 +66,27 @@ fn mistakes_are_named() -> Result<()> {
             let refused = start(&scratch, &toml)?;
             refused.failure(2, words).with_context(|| format!("{to:?} for {from:?}"))?;
         }
+        // All of them at once, in the order of the file.
+        let toml = good.replace("nsid = 1", "nsid = 1.0").replace("port = 4420", "port = 0");
+        let refused = start(&scratch, &toml)?;
+        let lines: Vec<_> = refused.stderr.lines().collect();
+        let [first, second] = lines[..] else { bail!("{lines:?}") };
+        ensure!(first.contains("listener[0].port: 0"), "{first}");
+        ensure!(second.contains("namespace[0].nsid: 1.0"), "{second}");
+        refused.failure(2, &["write nsid = 1"])?;
+        // Nothing that could be a file.
+        let disk = scratch.join("missing").display().to_string();
+        for (path, words) in [
+            (scratch.join("none/disk"), "there is no folder"),
+            (scratch.join(""), "is a folder; give the path of a file in it"),
+            (scratch.join("wrong.toml/disk"), "is a file, no folder"),
+        ] {
+            let toml = good.replace(&disk, &path.display().to_string());
+            start(&scratch, &toml)?.failure(1, &["wrong.toml", "namespace[0]", words])?;
+        }
         let absent = scratch.join("absent.toml");
         run(Command::new(binary("lariatd")?).arg("--config").arg(absent), LIMIT)?
-            .failure(2, &["absent.toml"])?;
+            .failure(2, &["absent.toml: there is no such file"])?;
         // An address that is not this machine's.
         let far = good
             .replace(&config.address.to_string(), "192.0.2.77")

@@ -4,7 +4,8 @@
 use core::time::Duration;
 
 /// Parses a size: a number of bytes, or one with a suffix. `k`, `K`, `KiB`, `m`, `MiB` ... are powers
-/// of 1024 (as in dd and fio), `kB`, `MB`, `GB`, `TB` powers of 1000.
+/// of 1024 (as in dd and fio), `kB`, `MB`, `GB`, `TB` powers of 1000. Configurations of `lariatd` take
+/// the same ones.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();

@@ -4,44 +4,13 @@
 use core::fmt;
 use core::ops::RangeInclusive;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use config::{Value, ValueKind};
 
+use super::error::Fault;
 use super::size;
-
-/// What is wrong with a configuration.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("{}: {reason}", .file.display())]
-    Unreadable {
-        /// Which file.
-        file: PathBuf,
-        /// The operating system's word.
-        reason: String,
-    },
-    /// The file is not TOML.
-    #[error("{}: this is not TOML: {reason}", .file.display())]
-    Syntax {
-        /// Which file.
-        file: PathBuf,
-        /// Where and why.
-        reason: String,
-    },
-    /// A key is wrong.
-    #[error("{origin}: {key}: {wrong}; {instead}")]
-    Key {
-        /// The file or environment variable.
-        origin: String,
-        /// The key's path, `listener[0].port`.
-        key: String,
-        /// What is wrong.
-        wrong: String,
-        /// What to write instead.
-        instead: String,
-    },
-}
+use super::words::{distance, is_slip, plain, shown};
 
 /// Where the values come from.
 #[derive(Debug)]
@@ -49,6 +18,22 @@ pub(super) struct Origin<'a> {
     pub(super) file: &'a Path,
     /// Environment variables by the path of the key that they set.
     pub(super) variables: BTreeMap<String, String>,
+}
+
+impl Origin<'_> {
+    /// What is wrong with the key of this path.
+    pub(super) fn fault(
+        &self,
+        key: String,
+        wrong: impl fmt::Display,
+        instead: impl fmt::Display,
+    ) -> Fault {
+        let origin = match self.variables.get(&key) {
+            Some(variable) => format!("environment variable {variable}"),
+            None => self.file.display().to_string(),
+        };
+        Fault::Key { origin, key, wrong: wrong.to_string(), instead: instead.to_string() }
+    }
 }
 
 /// The name of a table within another.
@@ -77,6 +62,8 @@ pub(super) struct Section<'a> {
     known: Vec<&'static str>,
     /// Those of them that were not there.
     absent: Vec<&'static str>,
+    /// Tables that are there under nearly this name.
+    misspelt: Vec<&'static str>,
 }
 
 impl<'a> Section<'a> {
@@ -92,7 +79,13 @@ impl<'a> Section<'a> {
             values: values.into_iter().collect(),
             known: Vec::new(),
             absent: Vec::new(),
+            misspelt: Vec::new(),
         }
+    }
+
+    /// What it is a part of.
+    pub(super) const fn origin(&self) -> &'a Origin<'a> {
+        self.origin
     }
 
     /// The path of a key of this table.
@@ -111,35 +104,22 @@ impl<'a> Section<'a> {
         key: &str,
         wrong: impl fmt::Display,
         instead: impl fmt::Display,
-    ) -> ConfigError {
+    ) -> Fault {
         let path = self.path_of(key);
-        match self.misspelt().filter(|_| self.absent.contains(&key)) {
-            None => self.wrong_at(path, wrong, instead),
+        match self.alike().filter(|_| self.absent.contains(&key)) {
+            None => self.origin.fault(path, wrong, instead),
             Some(other) => {
                 let wrong = format!("{wrong}; there is {other}, which means nothing here");
-                self.wrong_at(path, wrong, instead)
+                self.origin.fault(path, wrong, instead)
             }
         }
     }
 
     /// A key that looks like one of those that are not there.
-    fn misspelt(&self) -> Option<&str> {
+    fn alike(&self) -> Option<&str> {
         // Keys that were read are taken out; a misspelt one is still there.
         let alike = |other: &&String| self.absent.iter().any(|key| is_slip(key, other));
         self.values.keys().find(alike).map(String::as_str)
-    }
-
-    fn wrong_at(
-        &self,
-        key: String,
-        wrong: impl fmt::Display,
-        instead: impl fmt::Display,
-    ) -> ConfigError {
-        let origin = match self.origin.variables.get(&key) {
-            Some(variable) => format!("environment variable {variable}"),
-            None => self.origin.file.display().to_string(),
-        };
-        ConfigError::Key { origin, key, wrong: wrong.to_string(), instead: instead.to_string() }
     }
 
     fn take(&mut self, key: &'static str) -> Option<ValueKind> {
@@ -163,7 +143,7 @@ impl<'a> Section<'a> {
         key: &'static str,
         value: Option<T>,
         instead: &str,
-    ) -> Result<T, ConfigError> {
+    ) -> Result<T, Fault> {
         value.ok_or_else(|| self.wrong(key, "is missing", instead))
     }
 
@@ -171,7 +151,7 @@ impl<'a> Section<'a> {
         &mut self,
         key: &'static str,
         instead: &str,
-    ) -> Result<Option<String>, ConfigError> {
+    ) -> Result<Option<String>, Fault> {
         match self.take(key) {
             None => Ok(None),
             Some(ValueKind::String(text)) => Ok(Some(text)),
@@ -181,7 +161,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    pub(super) fn flag(&mut self, key: &'static str) -> Result<Option<bool>, ConfigError> {
+    pub(super) fn flag(&mut self, key: &'static str) -> Result<Option<bool>, Fault> {
         let variable = self.is_variable(key);
         match self.take(key) {
             None => Ok(None),
@@ -201,7 +181,7 @@ impl<'a> Section<'a> {
         &mut self,
         key: &'static str,
         range: RangeInclusive<T>,
-    ) -> Result<Option<T>, ConfigError>
+    ) -> Result<Option<T>, Fault>
     where
         T: Copy + PartialOrd + fmt::Display + TryFrom<i64>,
     {
@@ -212,33 +192,46 @@ impl<'a> Section<'a> {
             ValueKind::String(text) if variable => text.trim().parse().ok(),
             _ => None,
         };
-        match number.and_then(|number| T::try_from(number).ok()) {
-            Some(number) if range.contains(&number) => Ok(Some(number)),
-            _ => Err(self.wrong(
-                key,
-                format_args!("{} is not a whole number that is possible here", shown(&kind)),
-                format_args!("write one from {} to {}", range.start(), range.end()),
-            )),
-        }
+        let possible = |number: i64| T::try_from(number).ok().filter(|n| range.contains(n));
+        number.and_then(possible).map(Some).ok_or_else(|| {
+            match whole(&kind).filter(|number| possible(*number).is_some()) {
+                Some(number) => self.pointed(key, &kind, number),
+                None => self.wrong(
+                    key,
+                    format_args!("{} is not a whole number that is possible here", shown(&kind)),
+                    format_args!("write one from {} to {}", range.start(), range.end()),
+                ),
+            }
+        })
+    }
+
+    /// A whole number was written as one that is none.
+    fn pointed(&self, key: &str, kind: &ValueKind, number: i64) -> Fault {
+        self.wrong(
+            key,
+            format_args!("{} is written as a fraction, not as a whole number", shown(kind)),
+            format_args!("write {key} = {number}"),
+        )
     }
 
     /// A size in bytes, as a number or as text with a unit.
-    pub(super) fn size(&mut self, key: &'static str) -> Result<Option<u64>, ConfigError> {
+    pub(super) fn size(&mut self, key: &'static str) -> Result<Option<u64>, Fault> {
         let Some(kind) = self.take(key) else { return Ok(None) };
         let bytes = match &kind {
             ValueKind::I64(number) => u64::try_from(*number).ok(),
             ValueKind::String(text) => size::parse(text),
             _ => None,
         };
-        bytes.map(Some).ok_or_else(|| {
-            self.wrong(
+        bytes.map(Some).ok_or_else(|| match whole(&kind).filter(|number| *number > 0) {
+            Some(number) => self.pointed(key, &kind, number),
+            None => self.wrong(
                 key,
                 format_args!("{} is not a size", shown(&kind)),
                 format_args!(
-                    "write bytes, or a number with KiB, MiB, GiB, TiB (kB, MB, GB, TB: powers of \
-                     1000): {key} = \"10GiB\""
+                    "write bytes, or a whole number with K, M, G, T (as KiB, MiB, GiB, TiB: powers of \
+                     1024) or kB, MB, GB, TB (of 1000): {key} = \"10GiB\""
                 ),
-            )
+            ),
         })
     }
 
@@ -247,7 +240,7 @@ impl<'a> Section<'a> {
         &mut self,
         key: &'static str,
         instead: &str,
-    ) -> Result<Option<Vec<String>>, ConfigError> {
+    ) -> Result<Option<Vec<String>>, Fault> {
         let variable = self.is_variable(key);
         let wrong = match self.take(key) {
             None => return Ok(None),
@@ -278,29 +271,29 @@ impl<'a> Section<'a> {
         &mut self,
         key: &'static str,
         instead: &str,
-    ) -> Result<Option<Vec<usize>>, ConfigError> {
+    ) -> Result<Option<Vec<usize>>, Fault> {
         let variable = self.is_variable(key);
-        let Some(kind) = self.take(key) else { return Ok(None) };
-        let numbers: Option<Vec<usize>> = match &kind {
-            ValueKind::String(text) if variable => {
-                text.split(',').map(|part| part.trim().parse().ok()).collect()
-            }
-            ValueKind::Array(values) => values
-                .iter()
-                .map(|value| match value.kind {
-                    ValueKind::I64(number) => usize::try_from(number).ok(),
-                    _ => None,
-                })
-                .collect(),
-            _ => None,
+        let number = |value: Value| match value.kind {
+            ValueKind::I64(number) => usize::try_from(number).map_err(|_| ValueKind::I64(number)),
+            other => Err(other),
         };
-        numbers.map(Some).ok_or_else(|| {
-            self.wrong(key, format_args!("{} is not a list of numbers", shown(&kind)), instead)
+        let numbers = match self.take(key) {
+            None => return Ok(None),
+            Some(ValueKind::Array(values)) => values.into_iter().map(number).collect(),
+            Some(ValueKind::String(text)) if variable => {
+                let parts = text.split(',').map(|part| part.trim().parse().ok());
+                parts.collect::<Option<Vec<usize>>>().ok_or(ValueKind::String(text))
+            }
+            Some(other) => Err(other),
+        };
+        numbers.map(Some).map_err(|wrong| {
+            let wrong = format_args!("{} is not a list of whole numbers", shown(&wrong));
+            self.wrong(key, wrong, instead)
         })
     }
 
     /// A table below this one.
-    pub(super) fn section(&mut self, key: &'static str) -> Result<Option<Self>, ConfigError> {
+    pub(super) fn section(&mut self, key: &'static str) -> Result<Option<Self>, Fault> {
         let path = self.path_of(key);
         match self.take(key) {
             None => Ok(None),
@@ -314,13 +307,13 @@ impl<'a> Section<'a> {
     }
 
     /// A table below this one; an empty one if there is none.
-    pub(super) fn section_or_empty(&mut self, key: &'static str) -> Result<Self, ConfigError> {
+    pub(super) fn section_or_empty(&mut self, key: &'static str) -> Result<Self, Fault> {
         let empty = Self::new(self.origin, self.path_of(key), []);
         Ok(self.section(key)?.unwrap_or(empty))
     }
 
     /// A list of tables below this one; empty if there are none.
-    pub(super) fn sections(&mut self, key: &'static str) -> Result<Vec<Self>, ConfigError> {
+    pub(super) fn sections(&mut self, key: &'static str) -> Result<Vec<Self>, Fault> {
         let path = self.path_of(key);
         let values = match self.take(key) {
             None => return Ok(Vec::new()),
@@ -339,15 +332,29 @@ impl<'a> Section<'a> {
             let ValueKind::Table(table) = value.kind else {
                 let instead = format!("write [[{}]] and its keys below", plain(&path));
                 let wrong = format!("{} is not a table", shown(&value.kind));
-                return Err(self.wrong_at(path, wrong, instead));
+                return Err(self.origin.fault(path, wrong, instead));
             };
             sections.push(Self::new(self.origin, path, table));
         }
         Ok(sections)
     }
 
+    /// A list of tables below this one, at least one: such as has the key and value `say`.
+    pub(super) fn some_sections(
+        &mut self,
+        key: &'static str,
+        say: &str,
+    ) -> Result<Vec<Self>, Fault> {
+        let sections = self.sections(key)?;
+        if sections.is_empty() && !self.is_misspelt(key) {
+            let instead = format_args!("write [[{key}]] with {say}, say");
+            return Err(self.wrong(key, "there is none", instead));
+        }
+        Ok(sections)
+    }
+
     /// All keys must have been taken.
-    pub(super) fn finish(self) -> Result<(), ConfigError> {
+    pub(super) fn finish(self) -> Result<(), Fault> {
         let Some((key, _)) = self.values.first_key_value() else { return Ok(()) };
         let near = self
             .known
@@ -364,9 +371,11 @@ impl<'a> Section<'a> {
         Err(self.unknown(key, "there is no such key", instead))
     }
 
-    /// None of the keys may be a table whose name is nearly one of `tables`: what was meant to be there
-    /// would be missed, or misunderstood. To be called before anything is taken.
-    pub(super) fn no_misspelt_table(&self, tables: &[TableName]) -> Result<(), ConfigError> {
+    /// Faults of keys that are tables whose name is nearly one of `tables`. What was meant to be there
+    /// would be missed, or misunderstood: neither is in this section any longer. To be called before
+    /// anything is taken.
+    pub(super) fn misspelt_tables(&mut self, tables: &[TableName]) -> Vec<Fault> {
+        let mut found = Vec::new();
         for (key, value) in &self.values {
             if !is_table(&value.kind) || tables.iter().any(|table| table.name() == key) {
                 continue;
@@ -377,14 +386,27 @@ impl<'a> Section<'a> {
                     TableName::One(_) => format!("did you mean [{path}]?"),
                     TableName::List(_) => format!("did you mean [[{path}]]?"),
                 };
-                return Err(self.unknown(key, "there is no such table", instead));
+                let fault = self.unknown(key, "there is no such table", instead);
+                found.push((key.clone(), near.name(), fault));
             }
         }
-        Ok(())
+        let mut faults = Vec::new();
+        for (key, meant, fault) in found {
+            self.values.remove(&key);
+            self.values.remove(meant);
+            self.misspelt.push(meant);
+            faults.push(fault);
+        }
+        faults
+    }
+
+    /// Whether a table of nearly this name was found.
+    pub(super) fn is_misspelt(&self, table: &str) -> bool {
+        self.misspelt.contains(&table)
     }
 
     /// An error about a key that is none.
-    fn unknown(&self, key: &str, wrong: &str, instead: String) -> ConfigError {
+    fn unknown(&self, key: &str, wrong: &str, instead: String) -> Fault {
         // A variable may name something deeper inside what is unknown.
         let path = self.path_of(key);
         let deeper = matches!(
@@ -393,7 +415,7 @@ impl<'a> Section<'a> {
         )
         .then(|| self.origin.variables.keys().find(|variable| variable.starts_with(&path)))
         .flatten();
-        self.wrong_at(deeper.cloned().unwrap_or(path), wrong, instead)
+        self.origin.fault(deeper.cloned().unwrap_or(path), wrong, instead)
     }
 }
 
@@ -408,86 +430,10 @@ fn is_table(kind: &ValueKind) -> bool {
     }
 }
 
-/// A path without indices, as tables are named in TOML.
-fn plain(path: &str) -> String {
-    let mut inside = false;
-    path.chars()
-        .filter(|c| {
-            inside |= *c == '[';
-            let keep = !inside;
-            inside &= *c != ']';
-            keep
-        })
-        .collect()
-}
-
-fn shown(kind: &ValueKind) -> String {
+/// The whole number that a float is.
+fn whole(kind: &ValueKind) -> Option<i64> {
     match kind {
-        ValueKind::Nil => "nothing".to_owned(),
-        ValueKind::String(text) => format!("{text:?}"),
-        ValueKind::Table(_) => "a table".to_owned(),
-        ValueKind::Array(_) => "a list".to_owned(),
-        other => other.to_string(),
-    }
-}
-
-/// Whether one word is the other with a letter more, less or changed, or with two of them swapped.
-fn is_slip(one: &str, other: &str) -> bool {
-    let letters = |word: &str| {
-        let mut letters: Vec<char> = word.chars().collect();
-        letters.sort_unstable();
-        letters
-    };
-    match distance(one, other) {
-        0 | 1 => true,
-        2 => letters(one) == letters(other),
-        _ => false,
-    }
-}
-
-/// Edits (insertions, deletions, replacements) between two words.
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (at, from) in one.chars().enumerate() {
-        let mut next = vec![at + 1];
-        let mut left = at + 1;
-        for (to, pair) in other.iter().zip(row.windows(2)) {
-            let &[diagonal, above] = pair else { continue };
-            left = (left + 1).min(above + 1).min(diagonal + usize::from(from != *to));
-            next.push(left);
-        }
-        row = next;
-    }
-    row.last().copied().unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_slip_is_told_from_another_word() {
-        for (one, other) in [("nsid", "nsdi"), ("nsid", "nsi"), ("nsid", "nssid"), ("nsid", "nsie")]
-        {
-            assert!(is_slip(one, other), "{one} {other}");
-        }
-        for (one, other) in [("nsid", "uuid"), ("nsid", "nqn"), ("path", "size"), ("nsid", "")] {
-            assert!(!is_slip(one, other), "{one} {other}");
-        }
-    }
-
-    #[test]
-    fn words_have_distances() {
-        assert_eq!(distance("address", "adress"), 1);
-        assert_eq!(distance("port", "prot"), 2);
-        assert_eq!(distance("", "abc"), 3);
-        assert_eq!(distance("abc", ""), 3);
-        assert_eq!(distance("size", "size"), 0);
-    }
-
-    #[test]
-    fn paths_lose_their_indices() {
-        assert_eq!(plain("subsystem[0].namespace[12].backend"), "subsystem.namespace.backend");
+        ValueKind::Float(number) if number.fract() == 0.0 => format!("{number:.0}").parse().ok(),
+        _ => None,
     }
 }
