@@ -65,6 +65,7 @@ pub(crate) fn errno_of_start(error: &StartError) -> i32 {
         StartError::Namespace(
             AdminError::NoNamespace { .. } | AdminError::NotOneNamespace { .. },
         ) => libc::ENODEV,
+        StartError::HostRefused { .. } => libc::ECONNREFUSED,
         StartError::Namespace(_) => libc::EIO,
         StartError::Memory { .. } | StartError::Register(_) => libc::ENOMEM,
     }

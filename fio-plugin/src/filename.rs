@@ -31,6 +31,11 @@ pub(crate) enum FilenameError {
     )]
     NotAKey(String),
     #[error(
+        "filename: {0:?} stands behind a colon; a port goes with trsvcid (traddr=ADDRESS trsvcid={0}), \
+         and the colons of IPv6 addresses are written \"\\:\""
+    )]
+    LonePort(String),
+    #[error(
         "filename: there is no key {0:?}; there are trtype, adrfam, traddr, trsvcid, subnqn, ns, hostnqn"
     )]
     UnknownKey(String),
@@ -46,7 +51,11 @@ pub(crate) fn parse(name: &str) -> Result<Keys, FilenameError> {
     let mut transport = None;
     for word in name.split_whitespace() {
         let Some((key, value)) = word.split_once('=').filter(|(_, value)| !value.is_empty()) else {
-            return Err(FilenameError::NotAKey(word.to_owned()));
+            // fio has cut the name before it.
+            let digits = word.len() <= 5 && word.bytes().all(|byte| byte.is_ascii_digit());
+            let lone = digits && keys == Keys::default();
+            let refused = if lone { FilenameError::LonePort } else { FilenameError::NotAKey };
+            return Err(refused(word.to_owned()));
         };
         match key.to_ascii_lowercase().as_str() {
             "trtype" => once("trtype", &mut transport, rdma(value)?)?,
@@ -136,6 +145,7 @@ mod tests {
     fn mistakes_are_named() {
         let told = |name: &str| parse(name).unwrap_err().to_string();
         assert!(told("disk ns=1").contains("\"\\:\""), "an unescaped colon");
+        assert!(told("4420 subnqn=nqn.2026-11.io.example").contains("trsvcid=4420"));
         assert!(told("traddr=").contains("not key=value"));
         assert!(told("trtype=tcp").contains("not rdma"));
         assert!(told("adrfam=fc").contains("ipv4 or ipv6"));

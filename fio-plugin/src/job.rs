@@ -28,12 +28,25 @@ const FLUSH: u64 = u64::MAX;
 pub(crate) enum StartError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    #[error(transparent)]
+    /// The subsystem does not let this host in; where its name comes from.
+    #[error("{source}; {origin}")]
+    HostRefused { source: ConnectError, origin: String },
+    #[error("{}{}", .0, how_to_name(.0))]
     Namespace(#[from] AdminError),
     #[error("no memory for buffers of {bytes} bytes: {source}")]
     Memory { bytes: usize, source: io::Error },
     #[error("buffers: {0}")]
     Register(#[from] lariat_fabric::RegisterError),
+}
+
+fn how_to_name(error: &AdminError) -> &'static str {
+    match error {
+        AdminError::NotOneNamespace { known } if !known.is_empty() => {
+            " (nsid=, or several in filename: ns=1:ns=2)"
+        }
+        AdminError::NoNamespace { .. } => " (nsid=, or ns= in filename)",
+        _ => "",
+    }
 }
 
 /// What a request does.
@@ -129,7 +142,9 @@ fn connect(
             Some(at) => at,
             None => {
                 let options = settings.connect_options(&disk.controller, queue_depth);
-                controllers.push(Controller::connect(options)?);
+                controllers.push(
+                    Controller::connect(options).map_err(|error| told(error, &disk.controller))?,
+                );
                 names.push(&disk.controller);
                 names.len() - 1
             }
@@ -139,13 +154,21 @@ fn connect(
     Ok((controllers, places))
 }
 
+fn told(error: ConnectError, name: &ControllerName) -> StartError {
+    if error.is_host_refused() {
+        StartError::HostRefused { source: error, origin: name.host_origin() }
+    } else {
+        error.into()
+    }
+}
+
 fn geometry(
     controllers: &[Controller],
     at: usize,
     name: &DiskName,
 ) -> Result<Geometry, StartError> {
     let Some(controller) = controllers.get(at) else {
-        return Err(AdminError::NotOneNamespace { count: 0 }.into());
+        return Err(AdminError::NotOneNamespace { known: Vec::new() }.into());
     };
     let namespace = match name.nsid {
         Some(nsid) => controller.namespace(nsid)?,

@@ -5,7 +5,8 @@
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use lariat::host_files::{HOST_ID_FILE, HOST_NQN_FILE, line_of};
+use lariat::address::{is_bad_ipv4, split_port};
+use lariat::host_files::{HOST_ID_FILE, HOST_NQN_FILE, host_nqn_origin, line_of};
 use lariat::{ConnectOptions, FabricChoice, HostId, Nqn, Nsid, WireChoice};
 use lariat_wire::nvme::NqnError;
 
@@ -67,6 +68,15 @@ pub(crate) struct ControllerName {
     address: SocketAddr,
     subsystem: Nqn,
     host: Option<Nqn>,
+    /// The user gave the host's name.
+    host_given: bool,
+}
+
+impl ControllerName {
+    /// Where the host's name comes from, in words.
+    pub(crate) fn host_origin(&self) -> String {
+        host_nqn_origin("hostnqn=", self.host_given)
+    }
 }
 
 /// Why it cannot be done as asked.
@@ -80,6 +90,11 @@ pub(crate) enum SettingsError {
     Name { what: &'static str, source: NqnError },
     #[error("{what}={value:?}: {expected}")]
     BadValue { what: &'static str, value: String, expected: &'static str },
+    #[error(
+        "traddr={text}: an address without the port, which goes with trsvcid: traddr={host} \
+         trsvcid={port}"
+    )]
+    PortInAddress { text: String, host: String, port: String },
     #[error("cannot look up the host name {name:?}: {source}")]
     LookUp { name: String, source: std::io::Error },
     #[error("{0:?} has no address of the family that adrfam names")]
@@ -98,13 +113,15 @@ impl Settings {
         if !named && names.len() > 1 {
             return Err(SettingsError::ManyFiles(names.len()));
         }
-        let name = |name: &String| {
-            let keys = if named { filename::parse(name)? } else { Keys::default() };
-            disk_name(given, keys)
-        };
+        // All are read before any is used: what stands in one may be the end of another that fio cut.
+        let read = |name: &String| if named { filename::parse(name) } else { Ok(Keys::default()) };
+        let names = names.iter().map(read).collect::<Result<Vec<_>, _>>()?;
         let seconds = |value: u32| Duration::from_secs(u64::from(value));
         Ok(Self {
-            disks: names.iter().map(name).collect::<Result<_, _>>()?,
+            disks: names
+                .into_iter()
+                .map(|keys| disk_name(given, keys))
+                .collect::<Result<_, _>>()?,
             writes: write_mode(given)?,
             fabric: fabric(given)?,
             wire: wire(given)?,
@@ -162,7 +179,8 @@ fn disk_name(given: &Given, keys: Keys) -> Result<DiskName, SettingsError> {
     let nqn = |what: &'static str, text: &str| {
         Nqn::parse(text).map_err(|source| SettingsError::Name { what, source })
     };
-    let host = match keys.hostnqn.as_ref().or(given.hostnqn.as_ref()) {
+    let host_name = keys.hostnqn.as_ref().or(given.hostnqn.as_ref());
+    let host = match host_name {
         Some(name) => Some(nqn("hostnqn", name)?),
         None => line_of(HOST_NQN_FILE).map(|line| nqn(HOST_NQN_FILE, &line)).transpose()?,
     };
@@ -170,15 +188,29 @@ fn disk_name(given: &Given, keys: Keys) -> Result<DiskName, SettingsError> {
         address: look_up(&traddr, port, keys.family)?,
         subsystem: nqn("subnqn", &subnqn)?,
         host,
+        host_given: host_name.is_some(),
     };
     let nsid = keys.nsid.or(Some(given.nsid).filter(|nsid| *nsid != 0));
     Ok(DiskName { controller, nsid: nsid.map(Nsid) })
 }
 
 fn look_up(name: &str, port: u16, family: Option<Family>) -> Result<SocketAddr, SettingsError> {
+    let bad =
+        |expected| SettingsError::BadValue { what: "traddr", value: name.to_owned(), expected };
     let bare = name.trim_start_matches('[').trim_end_matches(']');
     let addresses: Vec<SocketAddr> = match bare.parse::<IpAddr>() {
+        Ok(address) if address.is_unspecified() || address.is_multicast() => {
+            return Err(bad("the address of one machine is expected"));
+        }
         Ok(address) => vec![SocketAddr::new(address, port)],
+        Err(_) if is_bad_ipv4(name) => {
+            return Err(bad("not an IPv4 address, whose numbers end at 255"));
+        }
+        Err(_) if let Some((host, port)) = split_port(name) => {
+            let host = if host.is_empty() { "ADDRESS" } else { host };
+            let (text, host, port) = (name.to_owned(), host.to_owned(), port.to_owned());
+            return Err(SettingsError::PortInAddress { text, host, port });
+        }
         Err(_) => (name, port)
             .to_socket_addrs()
             .map_err(|source| SettingsError::LookUp { name: name.to_owned(), source })?
@@ -290,6 +322,10 @@ mod tests {
         // A name of fio's making says nothing.
         let made_up = Settings::new(&given, &["job.0.0".into()], false).unwrap();
         assert_eq!(made_up.disks[0].nsid, None);
+        // fio cut a name at a colon that stands before a port.
+        let cut = ["traddr=10.0.0.1".to_owned(), "4420 ns=1".to_owned()];
+        let words = Settings::new(&Given::default(), &cut, true).unwrap_err().to_string();
+        assert!(words.contains("trsvcid=4420"), "{words}");
         let many = Settings::new(&given, &["job.0.0".into(), "job.0.1".into()], false);
         assert!(many.unwrap_err().to_string().contains("filename=ns=1:ns=2"));
     }
@@ -305,6 +341,18 @@ mod tests {
             change(&mut given);
             told(&given, FULL)
         };
+        for (traddr, words) in [
+            ("10.0.0.1:4420", "traddr=10.0.0.1 trsvcid=4420"),
+            ("[::1]:4421", "traddr=::1 trsvcid=4421"),
+            (":4420", "traddr=ADDRESS trsvcid=4420"),
+            ("10.0.0.300", "not an IPv4 address"),
+            ("0.0.0.0", "the address of one machine"),
+        ] {
+            let mut given = given();
+            given.traddr = Some(traddr.into());
+            let said = told(&given, "subnqn=nqn.2026-11.io.lariat:a ns=1");
+            assert!(said.contains(words), "{said}");
+        }
         assert!(with(|given| given.fabric = Some("tcp".into())).contains("auto, soft and ib"));
         assert!(with(|given| given.wire = Some("tcp".into())).contains("auto, udp and shm"));
         assert!(with(|given| given.hostid = Some("me".into())).contains("UUID"));

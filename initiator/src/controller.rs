@@ -126,6 +126,12 @@ impl Controller {
         self.shared.facts.get().map_or(0, |facts| facts.granted)
     }
 
+    /// Whether it is a discovery controller.
+    #[must_use]
+    pub fn is_discovery(&self) -> bool {
+        self.shared.options.subsystem.is_discovery()
+    }
+
     /// Why the connection is gone, if it is.
     #[must_use]
     pub fn lost(&self) -> Option<LossReason> {
@@ -154,7 +160,8 @@ impl Controller {
     pub fn namespace(&self, nsid: Nsid) -> Result<Namespace, AdminError> {
         let known = self.namespaces();
         let info = known.iter().find(|info| info.geometry.nsid == nsid);
-        let info = info.cloned().ok_or(AdminError::NoNamespace { nsid })?;
+        let info = info.cloned();
+        let info = info.ok_or_else(|| AdminError::NoNamespace { nsid, known: numbers(&known) })?;
         Ok(Namespace::new(Arc::clone(&self.shared), info))
     }
 
@@ -165,7 +172,7 @@ impl Controller {
     pub fn only_namespace(&self) -> Result<Namespace, AdminError> {
         match self.namespaces().as_slice() {
             [info] => Ok(Namespace::new(Arc::clone(&self.shared), info.clone())),
-            others => Err(AdminError::NotOneNamespace { count: others.len() }),
+            others => Err(AdminError::NotOneNamespace { known: numbers(others) }),
         }
     }
 
@@ -251,6 +258,10 @@ impl Controller {
             Err(Failure::NotSent(source)) => Err(AdminError::NotSent { opcode, source }),
         }
     }
+}
+
+fn numbers(namespaces: &[NamespaceInfo]) -> Vec<Nsid> {
+    namespaces.iter().map(|info| info.geometry.nsid).collect()
 }
 
 impl Drop for Controller {

@@ -41,6 +41,15 @@ pub enum ConnectError {
     Closed(LossReason),
 }
 
+impl ConnectError {
+    /// Whether the subsystem does not let this host in, by its name.
+    #[must_use]
+    pub fn is_host_refused(&self) -> bool {
+        matches!(self, Self::Session(core::ConnectError::Refused { status, .. })
+            if status.same_code(Status::CONNECT_INVALID_HOST))
+    }
+}
+
 /// Who sets the limit, and how it is raised.
 fn more_queues(asked: u16, granted: u16) -> String {
     if granted < asked {
@@ -48,6 +57,30 @@ fn more_queues(asked: u16, granted: u16) -> String {
         format!("{asked} were asked for: use fewer, or {raise}")
     } else {
         "ask for more when connecting".to_owned()
+    }
+}
+
+/// Namespaces that a message names at most.
+const NAMED_NAMESPACES: usize = 16;
+
+/// Numbers of namespaces: "1, 2, 3".
+fn list(known: &[Nsid]) -> String {
+    let names: Vec<String> = known.iter().take(NAMED_NAMESPACES).map(Nsid::to_string).collect();
+    let more = if known.len() > NAMED_NAMESPACES { ", ..." } else { "" };
+    names.join(", ") + more
+}
+
+fn known_words(known: &[Nsid]) -> String {
+    match known {
+        [] => "the subsystem shows this host none (`lariat list-ns` asks)".to_owned(),
+        known => format!("those of the subsystem, which `lariat list-ns` shows: {}", list(known)),
+    }
+}
+
+fn one_expected(known: &[Nsid]) -> String {
+    match known {
+        [] => "the subsystem shows this host no namespace that can be used".to_owned(),
+        known => format!("the subsystem has {} namespaces; name one: {}", known.len(), list(known)),
     }
 }
 
@@ -77,16 +110,18 @@ pub enum AdminError {
     #[error("the answer cannot be used: {0}")]
     Malformed(&'static str),
     /// There is no such namespace.
-    #[error("there is no namespace {nsid} (or one that cannot be used here)")]
+    #[error("there is no namespace {nsid} that can be used here; {}", known_words(.known))]
     NoNamespace {
         /// The namespace.
         nsid: Nsid,
+        /// Those there are.
+        known: Vec<Nsid>,
     },
     /// One namespace was expected.
-    #[error("the subsystem has {count} namespaces; name one")]
+    #[error("{}", one_expected(.known))]
     NotOneNamespace {
-        /// How many there are.
-        count: usize,
+        /// Those there are.
+        known: Vec<Nsid>,
     },
     /// The discovery log kept changing while it was read.
     #[error("the log page changed again and again while it was read")]
@@ -248,5 +283,26 @@ impl Error {
             )) => Some(*status),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespaces_there_are_get_named() {
+        let known: Vec<Nsid> = (1..=20).map(Nsid).collect();
+        let told = |error: AdminError| error.to_string();
+        let missing = |known| told(AdminError::NoNamespace { nsid: Nsid(9), known });
+        let words = missing(vec![Nsid(1), Nsid(3)]);
+        assert!(
+            words.contains("no namespace 9 ") && words.ends_with("`lariat list-ns` shows: 1, 3")
+        );
+        assert!(missing(Vec::new()).contains("shows this host none"));
+        let several = |known| told(AdminError::NotOneNamespace { known });
+        assert!(several(vec![Nsid(1), Nsid(3)]).ends_with("has 2 namespaces; name one: 1, 3"));
+        assert!(several(known).ends_with("has 20 namespaces; name one: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, ..."));
+        assert!(several(Vec::new()).contains("no namespace that can be used"));
     }
 }

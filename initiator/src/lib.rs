@@ -47,6 +47,7 @@
 #[doc = include_str!("../../README.md")]
 struct Readme;
 
+pub mod address;
 pub mod core;
 pub mod host_files;
 

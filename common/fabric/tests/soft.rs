@@ -7,14 +7,15 @@ mod conformance;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU8, Ordering};
 use core::time::Duration;
+use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use conformance::{Harness, Pair, conformance};
 use lariat_fabric::soft::{self, HostNetwork, SoftConfig, SoftFabric, WireChoice};
 use lariat_fabric::verbs::{
-    Access, CmEvent, DisconnectReason, QpConfig, RecvRequest, SendOp, SendRequest, Sge, SgeList,
-    WcStatus,
+    Access, CmEvent, ConnId, ConnectFailure, DisconnectReason, QpConfig, RecvRequest, SendOp,
+    SendRequest, Sge, SgeList, WcStatus,
 };
 use lariat_fabric::{Fabric, FabricCounters, ListenError, Medium, Memory, Timestamp};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -318,4 +319,70 @@ fn an_address_of_another_machine_is_named_with_a_remedy() {
     let words = error.to_string();
     assert!(words.contains("203.0.113.7 is not an address of this machine"), "{words}");
     assert!(words.contains("`ip address`"), "{words}");
+}
+
+/// Sends a REQ to `pair`'s target with all the time in the world.
+fn ask(pair: &mut Pair<Loopback>) -> (ConnId, Instant) {
+    let address = pair.harness.address;
+    let conn = pair.resolve(address);
+    let (now, patience) = (pair.harness.now(), Duration::from_secs(30));
+    pair.harness.host.connect(now, conn, &conformance::params(b""), patience).unwrap();
+    (conn, Instant::now())
+}
+
+#[test]
+fn who_asks_where_nothing_listens_is_told_soon() {
+    for wire in [WireChoice::Auto, WireChoice::Udp] {
+        let mut pair = Pair::new(loopback(wire));
+        pair.harness.target = soft::open(&over(wire)).unwrap();
+        let (conn, start) = ask(&mut pair);
+        let event = pair.event(conformance::Host);
+        let failure = ConnectFailure::Unreachable { errno: 111 };
+        assert_eq!(event, CmEvent::ConnectFailed { conn, failure });
+        let took = start.elapsed();
+        assert!(took > Duration::from_secs(1) && took < Duration::from_secs(5), "{took:?}");
+        let words = pair.harness.host.diagnose(conn).unwrap();
+        let named = format!("{} is this machine's own, and nothing", pair.harness.address.ip());
+        assert!(words.starts_with(&named), "{words}");
+    }
+}
+
+/// As long as it takes to restart, a target is waited for.
+#[test]
+fn a_target_that_comes_back_within_a_second_is_reached() {
+    let mut pair = Pair::new(loopback(WireChoice::Udp));
+    pair.harness.target = soft::open(&over(WireChoice::Udp)).unwrap();
+    let (conn, start) = ask(&mut pair);
+    while start.elapsed() < Duration::from_millis(700) {
+        pair.poll();
+        pair.harness.advance(Duration::from_millis(1));
+    }
+    let address = pair.harness.address;
+    pair.listener = pair.harness.target.listen(address).unwrap();
+    let CmEvent::ConnectRequest { conn: asked, .. } = pair.event(conformance::Target) else {
+        panic!("another event")
+    };
+    let now = pair.harness.now();
+    pair.harness.target.reject(now, asked, b"").unwrap();
+    let event = pair.event(conformance::Host);
+    let CmEvent::ConnectFailed { conn: failed, failure } = event else { panic!("{event:?}") };
+    assert_eq!(failed, conn);
+    assert!(matches!(failure, ConnectFailure::Rejected { .. }), "{failure:?}");
+}
+
+/// A socket that says nothing is not taken for none.
+#[test]
+fn a_silent_socket_is_waited_for() {
+    let mut pair = Pair::new(loopback(WireChoice::Udp));
+    pair.harness.target = soft::open(&over(WireChoice::Udp)).unwrap();
+    let silent = UdpSocket::bind((pair.harness.address.ip(), 4791)).unwrap();
+    let (conn, start) = ask(&mut pair);
+    while start.elapsed() < Duration::from_millis(1700) {
+        pair.poll();
+        assert_eq!(pair.side(conformance::Host).events, []);
+        pair.harness.advance(Duration::from_millis(1));
+    }
+    let advice = pair.harness.host.diagnose(conn).unwrap_or_default();
+    assert!(!advice.contains("nothing listens"), "{advice}");
+    drop(silent);
 }

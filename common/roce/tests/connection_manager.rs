@@ -61,6 +61,28 @@ fn no_req_offers_nothing_to_read_from() {
 }
 
 #[test]
+fn only_a_req_without_answer_is_given_up() {
+    let mut lab = Lab::new(|_| {});
+    let (conn, req, _) = lab.connect(10 * SECOND);
+    assert!(lab.endpoint.awaits_first_answer(conn) && !lab.endpoint.is_answered(conn));
+    lab.endpoint.give_up(lab.now, conn, 111);
+    let failure = ConnectFailure::Unreachable { errno: 111 };
+    assert_eq!(lab.event(), CmEvent::ConnectFailed { conn, failure });
+    // What comes late is refused, and nothing is sent by itself.
+    lab.hear(CmMessage::Rep(rep(req.local_comm_id)));
+    assert!(matches!(lab.message().message, CmMessage::Rej(_)));
+    assert!(lab.events().is_empty() && !lab.endpoint.awaits_first_answer(conn));
+
+    let (conn, req, _) = lab.connect(10 * SECOND);
+    lab.hear(CmMessage::Rep(rep(req.local_comm_id)));
+    assert!(matches!(lab.message().message, CmMessage::Rtu(_)));
+    assert!(matches!(lab.event(), CmEvent::Established { .. }));
+    assert!(!lab.endpoint.awaits_first_answer(conn) && lab.endpoint.is_answered(conn));
+    lab.endpoint.give_up(lab.now, conn, 111);
+    assert!(lab.events().is_empty() && lab.endpoint.is_answered(conn));
+}
+
+#[test]
 fn active_side_connects_and_parts() {
     let mut lab = Lab::new(|_| {});
     let (conn, req, transaction) = lab.connect(SECOND);

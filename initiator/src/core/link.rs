@@ -374,7 +374,12 @@ impl Link {
                 subsystem: subsystem(),
                 qid: self.config.qid,
                 status,
-                hint: connect_hint(status, answer.result32()),
+                hint: connect_hint(
+                    status,
+                    answer.result32(),
+                    self.config.remote,
+                    &self.config.identity.host,
+                ),
             };
             self.fail(now, fabric, error);
         } else if result.requires_authentication() {
@@ -492,7 +497,10 @@ impl Link {
                 let advice = self.conn().and_then(|conn| fabric.diagnose(conn));
                 ConnectError::TimedOut { remote, stage: self.stage(), waited, advice }
             }
-            ConnectFailure::Unreachable { errno } => ConnectError::Unreachable { remote, errno },
+            ConnectFailure::Unreachable { errno } => {
+                let advice = self.conn().and_then(|conn| fabric.diagnose(conn));
+                ConnectError::Unreachable { remote, errno, advice }
+            }
         }
     }
 }

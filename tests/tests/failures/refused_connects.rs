@@ -24,28 +24,42 @@ fn each_mistake_has_its_own_words() -> Result<()> {
         let list = |address: &str, port: &str, nqn: &str, host: &str, rest: &[&str]| {
             let mut command = std::process::Command::new(binary("lariat")?);
             command.args(["id-ns", "-t", "rdma", "-a", address, "-s", port, "-n", nqn, "-q", host]);
-            command.args(["--connect-timeout", "1.5"]).args(rest);
+            command.args(rest);
             run(&mut command, Duration::from_secs(15))
         };
 
         list(&address, "4420", NQN, ALLOWED, &[])?.success()?;
         let other = format!("{NQN}-other");
         list(&address, "4420", &other, ALLOWED, &[])?
-            .failure(1, &[&other, "there is no subsystem of this name"])?;
+            .failure(1, &[&other, &format!("`lariat discover -a {address} -s 4420`")])?;
         list(&address, "4420", NQN, "nqn.2026-11.io.lariat:stranger", &[])?
-            .failure(1, &[NQN, "not among the subsystem's allowed hosts"])?;
+            .failure(1, &[NQN, "lariat:stranger, the NQN of this host", "it is what -q says"])?;
         list(&address, "4420", NQN, ALLOWED, &["--namespace-id", "7"])?
-            .failure(1, &["there is no namespace", "7"])?;
+            .failure(1, &["there is no namespace 7", "`lariat list-ns` shows: 1"])?;
         // Another port of the target's address is answered, by a refusal.
-        list(&address, "4421", NQN, ALLOWED, &[])?
-            .failure(1, &[&format!("{address}:4421"), "rejected", "nvalid service"])?;
-        // An address without a target is not.
-        let silence = list(&nobody, "4420", NQN, ALLOWED, &[])?.failure(
+        list(&address, "4421", NQN, ALLOWED, &[])?.failure(
             1,
-            &[&format!("{nobody}:4420"), "no answer within", "is the target running"],
+            &[&format!("{address}:4421"), "rejected", "nvalid service", "lariat: -s"],
         )?;
-        let took = silence.took.as_secs_f64();
+        list(&address, "4420", "nqn.2014-08.org.nvmexpress.discovery", ALLOWED, &[])?
+            .failure(2, &["the discovery subsystem, which has no namespaces"])?;
+        // At an address without a target its system says so, long before the 10 s are over.
+        let words = ["cannot be reached", "nothing listens at UDP port 4791", "start lariatd"];
+        let refused = list(&nobody, "4420", NQN, ALLOWED, &[])?.failure(1, &words)?;
+        let took = refused.took.as_secs_f64();
         anyhow::ensure!((1.0..6.0).contains(&took), "given up after {took} s");
+        // A socket that says nothing is waited for.
+        let silent = std::net::UdpSocket::bind((free_address(), 4791))?;
+        let ip = silent.local_addr()?.ip().to_string();
+        let words = ["no answer within", "is the target running"];
+        let silence = list(&ip, "4420", NQN, ALLOWED, &["--connect-timeout", "2"])?;
+        silence.failure(1, &words)?;
+        // Who may connect to nothing is told why nothing is shown.
+        let mut command = std::process::Command::new(binary("lariat")?);
+        command.args(["discover", "-a", &address, "-q", "nqn.2026-11.io.lariat:stranger"]);
+        let shown = run(&mut command, Duration::from_secs(15))?.success()?;
+        ensure!(shown.stderr.contains("offers this host no subsystem"), "{}", shown.stderr);
+        ensure!(shown.stderr.contains("lariat:stranger"), "{}", shown.stderr);
         target.stop().map(drop)
     })
 }

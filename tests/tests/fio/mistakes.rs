@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use lariat_tests::process::{Backend, NQN, Scratch, Target, TargetConfig, bounded, run};
+use lariat_tests::process::{Backend, NQN, Scratch, Target, TargetConfig, bounded, engine, run};
 
 use super::LIMIT;
-use super::setting::{command, fio};
+use super::setting::{command, fio, job};
 
 const RUN: [&str; 3] = ["--rw=randread", "--bs=4k", "--size=1m"];
 const RUN_LIMIT: Duration = Duration::from_secs(30);
@@ -31,14 +31,17 @@ fn each_wrong_option_gives_one_line() -> Result<()> {
         let cases: &[(&[&str], &str)] = &[
             (&[], "no traddr"),
             (&[traddr], "no subnqn"),
-            (&[traddr, subnqn], "has 2 namespaces; name one"),
-            (&[traddr, subnqn, "--nsid=9"], "no namespace 9"),
+            (&[traddr, subnqn], "has 2 namespaces; name one: 1, 2 (nsid="),
+            (&[traddr, subnqn, "--nsid=9"], "no namespace 9 that can be used here"),
             (
                 &[traddr, "--subnqn=nqn.2026-11.io.lariat:other", "--nsid=1"],
-                "no subsystem of this name",
+                "no subsystem of this name: `lariat discover -a",
             ),
             (&[traddr, "--subnqn=disk", "--nsid=1"], "does not start with \"nqn.\""),
-            (&[subnqn, "--traddr=127.0.0.254", "--connect_timeout=1"], "is the target running"),
+            (&[subnqn, "--traddr=127.0.0.254"], "nothing listens at UDP port 4791"),
+            (&[subnqn, "--traddr=127.0.0.254:4420"], "traddr=127.0.0.254 trsvcid=4420"),
+            (&[subnqn, "--filename=traddr=127.0.0.254:4420 ns=1"], "trsvcid=4420"),
+            (&[traddr, subnqn, "--trsvcid=4421", "--nsid=1"], "fio: trsvcid"),
             (&[traddr, subnqn, "--nsid=1", "--hostnqn=me"], "hostnqn: "),
             (&[traddr, subnqn, "--nsid=1", "--hostid=me"], "a UUID is expected"),
             (&[traddr, subnqn, "--nsid=1", "--fabric=tcp"], "there are auto, soft and ib"),
@@ -62,6 +65,43 @@ fn each_wrong_option_gives_one_line() -> Result<()> {
         }
         target.stop().map(drop)
     })
+}
+
+#[test]
+fn who_may_not_connect_is_told_by_which_name() -> Result<()> {
+    let Some(fio) = fio()? else { return Ok(()) };
+    bounded(LIMIT, move || {
+        let scratch = Scratch::new()?;
+        let mut config = TargetConfig::new().disk(Backend::Memory(4 << 20), 4096);
+        config.allowed_host = Some("nqn.2026-11.io.lariat:friend".to_owned());
+        let target = Target::start(&scratch, &config)?;
+        for (host, words) in [
+            (Some("nqn.2026-11.io.lariat:me"), "lariat:me, the NQN of this host, is not among"),
+            (Some("nqn.2026-11.io.lariat:me"), "it is what hostnqn= says"),
+            (None, "hostnqn= sets another"),
+        ] {
+            let mut command = job(&fio, &scratch, &target)?;
+            command.args(RUN).args(host.map(|host| format!("--hostnqn={host}")));
+            let done = run(&mut command, RUN_LIMIT)?;
+            let said = format!("{}{}", done.stderr, done.text());
+            let lines = ours(&said);
+            ensure!(lines.len() == 1 && said.contains(words), "{words}: {said}");
+        }
+        target.stop().map(drop)
+    })
+}
+
+/// fio lists the engine's options where its library is named by path alone.
+#[test]
+fn fio_lists_the_options() -> Result<()> {
+    let Some(fio) = fio()? else { return Ok(()) };
+    let mut command = std::process::Command::new(fio);
+    command.arg(format!("--enghelp={}", engine()?.display()));
+    let text = run(&mut command, RUN_LIMIT)?.success()?.text();
+    for option in ["traddr", "trsvcid", "subnqn", "nsid", "hostnqn", "write_mode"] {
+        ensure!(text.lines().any(|line| line.starts_with(option)), "{option}: {text}");
+    }
+    Ok(())
 }
 
 #[test]

@@ -23,6 +23,7 @@ use lariat_wire::rocev2::{Rkey, UDP_PORT};
 
 use self::traffic::{Acks, TRANSMIT_BATCH};
 use super::fetching;
+use super::knocks::{self, Knocks};
 use super::network::{BindError, Network, Route, SoftConfig, Source, UNSEEN, Wire, WireCounters};
 
 use crate::error::{CmError, ListenError, QpError, RegisterError, ResolveError, StaleHandle};
@@ -59,6 +60,8 @@ pub struct SoftFabric<N: Network> {
     regions: RegionTable,
     random: Random,
     wire_counters: WireCounters,
+    /// Who waits for the answer to a REQ.
+    knocks: Knocks,
 }
 
 impl<N: Network> core::fmt::Debug for SoftFabric<N> {
@@ -97,6 +100,7 @@ impl<N: Network> SoftFabric<N> {
             regions: RegionTable::new(random.fork()),
             random,
             wire_counters: WireCounters::default(),
+            knocks: Knocks::default(),
         }
     }
 
@@ -178,14 +182,14 @@ impl<N: Network> SoftFabric<N> {
 
     #[inline]
     fn port_of(&self, conn: ConnId) -> Option<(&Port<N::Wire>, ConnId)> {
-        let index = usize::try_from(conn.0 >> PORT_SHIFT).ok()?;
-        Some((self.ports.get(index)?, ConnId(conn.0 & CONN_MASK)))
+        let (index, conn) = parts(conn)?;
+        Some((self.ports.get(index)?, conn))
     }
 
     #[inline]
     fn port_mut(&mut self, conn: ConnId) -> Option<(&mut Port<N::Wire>, ConnId, &RegionTable)> {
-        let index = usize::try_from(conn.0 >> PORT_SHIFT).ok()?;
-        Some((self.ports.get_mut(index)?, ConnId(conn.0 & CONN_MASK), &self.regions))
+        let (index, conn) = parts(conn)?;
+        Some((self.ports.get_mut(index)?, conn, &self.regions))
     }
 
     fn listener_number(&self, port: usize, inner: ListenerId) -> Option<ListenerId> {
@@ -262,6 +266,12 @@ fn qp_error(error: EndpointError) -> QpError {
 /// A shared receive queue as its endpoint calls it.
 fn inner(shared: SharedReceiveId) -> SharedReceiveId {
     SharedReceiveId(shared.0 & CONN_MASK)
+}
+
+/// A connection's port and the endpoint's own number.
+#[inline]
+fn parts(conn: ConnId) -> Option<(usize, ConnId)> {
+    Some((usize::try_from(conn.0 >> PORT_SHIFT).ok()?, ConnId(conn.0 & CONN_MASK)))
 }
 
 #[inline]
@@ -376,8 +386,11 @@ impl<N: Network> Fabric for SoftFabric<N> {
         params: &ConnectParams,
         timeout: Duration,
     ) -> Result<(), CmError> {
-        let (port, conn, _) = self.port_mut(conn).ok_or_else(stale)?;
-        port.endpoint.connect(now, conn, params, timeout).map_err(cm_error)?;
+        let (port, inner, _) = self.port_mut(conn).ok_or_else(stale)?;
+        port.endpoint.connect(now, inner, params, timeout).map_err(cm_error)?;
+        if self.network.can_knock() {
+            self.knocks.add(now, conn);
+        }
         self.transmit(now, Acks::All);
         Ok(())
     }
@@ -498,7 +511,7 @@ impl<N: Network> Fabric for SoftFabric<N> {
             port.endpoint.send_held_acks(now);
         }
         self.transmit(now, Acks::All);
-        let mut until = Timestamp::NEVER;
+        let mut until = self.knocks.next();
         let mut ready = self.network.arm();
         for port in &mut self.ports {
             ready |= port.wire.arm();
@@ -517,10 +530,15 @@ impl<N: Network> Fabric for SoftFabric<N> {
     }
 
     fn diagnose(&self, conn: ConnId) -> Option<String> {
+        let knocked = self.knocks.refusal(conn);
         let (port, conn) = self.port_of(conn)?;
         let local = port.wire.local();
         let remote = port.endpoint.remote(conn).ok().map(|remote| remote.ip());
         let own = remote.filter(|ip| *ip == local.ip() || ip.is_loopback());
+        let knocked = knocked.filter(|_| !port.endpoint.is_answered(conn));
+        if let Some((peer, errno)) = remote.zip(knocked) {
+            return Some(knocks::in_words(peer, own.is_some(), errno));
+        }
         let unusual = match own {
             Some(ip) => Some(at_home(ip, local, self.network.holder(ip))),
             None if local.port() == UDP_PORT => None,

@@ -7,12 +7,14 @@
 mod fabric;
 mod fetching;
 pub(crate) mod flows;
+mod knocks;
 mod network;
 mod shm;
 pub mod steering;
 pub mod udp;
 
 pub use fabric::SoftFabric;
+pub use knocks::Door;
 pub use network::{
     Arrival, BindError, Forwarded, LostPeer, Network, Route, SoftConfig, Source, Wire, WireChoice,
     WireCounters,

@@ -15,6 +15,7 @@ use lariat_roce::transmit::Transmit;
 use lariat_wire::rocev2::Packet;
 use lariat_wire::rocev2::cm::PathMtu;
 
+use super::knocks::Door;
 use crate::fabric::Path;
 use crate::regions::RegionTable;
 
@@ -164,6 +165,18 @@ pub trait Network {
     /// Who holds the well-known port of `ip`, an address of this machine, in words; `None`: nobody
     /// that can be seen from here.
     fn holder(&self, ip: IpAddr) -> Option<String>;
+
+    /// Whether there are doors ([`Self::door`]).
+    fn can_knock(&self) -> bool {
+        false
+    }
+
+    /// A way to learn whether anything listens at a peer's UDP address, apart from the wires. `local`
+    /// is the address of the wire that speaks to it.
+    fn door(&self, local: SocketAddr, peer: SocketAddr) -> Option<Box<dyn Door + Send>> {
+        let _ = (local, peer);
+        None
+    }
 
     /// Hands a packet to the member it belongs to. Lost if that member does not keep up.
     fn forward(&mut self, to: u8, packet: Forwarded);

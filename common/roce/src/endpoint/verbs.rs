@@ -14,8 +14,8 @@ use crate::memory::Memory;
 use crate::qp::{QpFailure, QpSetup, QueuePair};
 use crate::time::Timestamp;
 use crate::verbs::{
-    CmEvent, ConnId, ConnectParams, DeviceLimits, DisconnectReason, DomainId, ListenerId,
-    PostError, PostErrorKind, QpConfig, RecvRequest, SendRequest, SharedReceiveId,
+    CmEvent, ConnId, ConnectFailure, ConnectParams, DeviceLimits, DisconnectReason, DomainId,
+    ListenerId, PostError, PostErrorKind, QpConfig, RecvRequest, SendRequest, SharedReceiveId,
 };
 
 impl Endpoint {
@@ -171,6 +171,35 @@ impl Endpoint {
         entry.exchange.connect(now, config, ip, service, params, timeout, out);
         self.settle(slot);
         Ok(())
+    }
+
+    /// Whether the REQ of a connection was sent and the peer has said nothing yet.
+    #[must_use]
+    pub fn awaits_first_answer(&self, conn: ConnId) -> bool {
+        self.conn(conn).is_ok_and(|entry| entry.exchange.state() == State::ReqSent)
+    }
+
+    /// Whether the peer has accepted, or asked for patience.
+    #[must_use]
+    pub fn is_answered(&self, conn: ConnId) -> bool {
+        let unanswered = [State::Idle, State::ReqSent, State::Closed];
+        self.conn(conn).is_ok_and(|entry| !unanswered.contains(&entry.exchange.state()))
+    }
+
+    /// Gives up a connection whose REQ nobody has answered, because the peer is known not to be there:
+    /// [`CmEvent::ConnectFailed`] comes now, with the operating system's error number. Others are not
+    /// touched.
+    pub fn give_up(&mut self, now: Timestamp, conn: ConnId, errno: i32) {
+        if !self.awaits_first_answer(conn) {
+            return;
+        }
+        let Ok(slot) = self.slot_of(conn) else { return };
+        if let Some(entry) = self.conns.get_mut(slot) {
+            entry.exchange.abandon();
+        }
+        let failure = ConnectFailure::Unreachable { errno };
+        self.end(now, slot, |conn| CmEvent::ConnectFailed { conn, failure });
+        self.settle(slot);
     }
 
     /// Passive side: sends the REP. [`CmEvent::Established`] or [`CmEvent::ConnectFailed`] comes.

@@ -3,6 +3,7 @@
 
 use std::io::Write as _;
 
+use clap::CommandFactory as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::AFTER_HELP;
@@ -34,7 +35,14 @@ pub(crate) fn exit(error: &clap::Error) -> ! {
 fn words(error: &clap::Error, verb: Option<&str>) -> Option<String> {
     match error.kind() {
         ErrorKind::InvalidSubcommand => match error.get(ContextKind::InvalidSubcommand) {
-            Some(ContextValue::String(name)) => foreign(name).map(str::to_owned),
+            Some(ContextValue::String(name)) => {
+                Some(foreign(name).map_or_else(commands, str::to_owned))
+            }
+            _ => None,
+        },
+        // The address without its flag, say.
+        ErrorKind::UnknownArgument => match error.get(ContextKind::InvalidArg) {
+            Some(ContextValue::String(word)) if !word.starts_with('-') => verb.map(example),
             _ => None,
         },
         ErrorKind::MissingRequiredArgument => verb.map(example),
@@ -52,6 +60,13 @@ fn foreign(verb: &str) -> Option<&'static str> {
     }
 }
 
+/// All verbs.
+fn commands() -> String {
+    let line = crate::Line::command();
+    let names: Vec<&str> = line.get_subcommands().map(clap::Command::get_name).collect();
+    format!("The commands are {}.", names.join(", "))
+}
+
 /// The example of a verb in the help, or one that goes for all.
 fn example(verb: &str) -> String {
     let start = format!("  lariat {verb} ");
@@ -63,7 +78,7 @@ fn example(verb: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::{CommandFactory as _, Parser as _};
+    use clap::Parser as _;
 
     use super::*;
     use crate::Line;
@@ -76,7 +91,13 @@ mod tests {
             assert!(words.contains("connects for each command"), "{verb}: {words}");
         }
         let other = Line::try_parse_from(["lariat", "frobnicate"]).unwrap_err();
-        assert_eq!(words(&other, Some("frobnicate")), None);
+        let words_of_all = words(&other, Some("frobnicate")).unwrap();
+        assert!(words_of_all.contains("discover, id-ctrl, id-ns, list-ns, read"), "{words_of_all}");
+        let bare = Line::try_parse_from(["lariat", "discover", "192.0.2.7"]).unwrap_err();
+        let example = words(&bare, Some("discover")).unwrap();
+        assert!(example.ends_with("lariat discover -t rdma -a 192.0.2.7"), "{example}");
+        let flag = Line::try_parse_from(["lariat", "discover", "--foo"]).unwrap_err();
+        assert_eq!(words(&flag, Some("discover")), None);
     }
 
     /// Each example is one that the command line takes.

@@ -5,8 +5,14 @@ use core::time::Duration;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 use anyhow::{Context, Result, anyhow};
-use lariat::host_files::{HOST_ID_FILE, HOST_NQN_FILE, line_of};
-use lariat::{ConnectOptions, Controller, FabricChoice, HostId, Namespace, Nqn, Nsid, WireChoice};
+use lariat::address::{hidden_port, is_bad_ipv4, split_port};
+use lariat::host_files::{HOST_ID_FILE, HOST_NQN_FILE, host_nqn_origin, line_of};
+use lariat::{
+    ConnectError, ConnectOptions, Controller, FabricChoice, HostId, Namespace, Nqn, Nsid,
+    WireChoice,
+};
+
+use lariat_wire::nvme::NqnError;
 
 use crate::failure::usage;
 use crate::units::parse_limit;
@@ -82,7 +88,7 @@ pub(crate) struct SubsystemArgs {
     #[command(flatten)]
     connect: ConnectArgs,
     /// Name of the subsystem; `lariat discover` lists those of a target.
-    #[arg(short, long, value_name = "NQN", value_parser = Nqn::parse)]
+    #[arg(short, long, value_name = "NQN", value_parser = subsystem)]
     nqn: Nqn,
     /// Entries of each I/O queue, 2 to 1024, one of which stays free [default: as many as the work
     /// needs].
@@ -122,6 +128,19 @@ fn transport(name: &str) -> Result<Rdma, String> {
     }
 }
 
+/// nvme-cli's -n is the namespace where a device is given; here it is the subsystem everywhere.
+fn subsystem(name: &str) -> Result<Nqn, String> {
+    Nqn::parse(name).map_err(|error| {
+        if matches!(error, NqnError::NoPrefix(_)) && !name.bytes().all(|b| b.is_ascii_digit()) {
+            format!("{error}; `lariat discover` lists the names that a target has")
+        } else if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()) {
+            format!("-n is the subsystem's name; the namespace goes with --namespace-id {name}")
+        } else {
+            error.to_string()
+        }
+    })
+}
+
 impl ConnectArgs {
     /// The address as given, with its port.
     pub(crate) fn resolve(&self) -> Result<SocketAddr> {
@@ -133,11 +152,23 @@ impl ConnectArgs {
             }
             return Ok(SocketAddr::new(address, self.trsvcid));
         }
-        if let Some((host, port)) = self.traddr.rsplit_once(':')
-            && port.parse::<u16>().is_ok()
-        {
+        if let Some((host, port)) = split_port(&self.traddr) {
+            let host = if host.is_empty() { "ADDRESS" } else { host };
+            let port = port.parse::<u16>().map_or_else(
+                |_| format!("PORT ({port} is none: they end at 65535)"),
+                |port| port.to_string(),
+            );
             return Err(usage(format!(
                 "-a {}: an address without the port, which goes with -s: -a {host} -s {port}",
+                self.traddr
+            )));
+        }
+        if self.traddr.trim().is_empty() {
+            return Err(usage("-a is empty: give the target's address"));
+        }
+        if is_bad_ipv4(&self.traddr) {
+            return Err(usage(format!(
+                "-a {}: not an IPv4 address, whose numbers end at 255",
                 self.traddr
             )));
         }
@@ -175,8 +206,45 @@ impl ConnectArgs {
         Ok(())
     }
 
+    /// The name of this host, and where it comes from, in words.
+    fn host_origin(&self) -> String {
+        host_nqn_origin("-q", self.hostnqn.is_some())
+    }
+
+    /// An error of connecting, with what the library cannot know.
+    fn told(&self, error: ConnectError) -> anyhow::Error {
+        if error.is_host_refused() {
+            return anyhow!("{error}; {}", self.host_origin());
+        }
+        match hidden_port(&self.traddr) {
+            Some((host, port)) => anyhow!(
+                "{error}; if {port} is the port and not the end of the address: -a {host} -s {port}"
+            ),
+            None => error.into(),
+        }
+    }
+
+    fn open(&self, options: ConnectOptions) -> Result<Controller> {
+        Controller::connect(options).map_err(|error| self.told(error))
+    }
+
+    /// Connects to the discovery controller.
+    pub(crate) fn connect_discovery(&self) -> Result<Controller> {
+        self.open(self.discovery()?)
+    }
+
+    /// What `discover` does not show: who this host is, and that others may be shown more.
+    pub(crate) fn nothing_shown(&self) -> Result<String> {
+        Ok(format!(
+            "the target offers this host no subsystem; lariatd offers those with allow_any_host, and \
+             those whose allowed_hosts name {}, the NQN of this host; {}",
+            self.discovery()?.host_nqn,
+            self.host_origin()
+        ))
+    }
+
     /// Options for the discovery controller.
-    pub(crate) fn discovery(&self) -> Result<ConnectOptions> {
+    fn discovery(&self) -> Result<ConnectOptions> {
         let mut options = ConnectOptions::discovery(self.resolve()?);
         let kato = options.kato;
         self.apply(&mut options)?;
@@ -202,7 +270,7 @@ impl SubsystemArgs {
         if let Some(poll_us) = self.poll_us {
             options.spin = Duration::from_micros(u64::from(poll_us));
         }
-        Ok(Controller::connect(options)?)
+        self.connect.open(options)
     }
 
     /// The depth of each queue: one entry of a queue always stays free.
@@ -257,6 +325,10 @@ fn only(controller: &Controller) -> Result<Namespace> {
     let ids: Vec<String> =
         controller.namespaces().iter().map(|info| info.geometry.nsid.to_string()).collect();
     match ids.len() {
+        0 if controller.is_discovery() => Err(usage(
+            "-n names the discovery subsystem, which has no namespaces: `lariat discover` lists the \
+             others",
+        )),
         0 => Err(anyhow!("the subsystem shows this host no namespace that can be used")),
         1 => Ok(controller.only_namespace()?),
         _ => Err(usage(format!(
@@ -347,7 +419,11 @@ mod tests {
         for (words, wanted) in [
             ("10.0.0.1:4420", "-a 10.0.0.1 -s 4420"),
             ("storage.example:4421", "-a storage.example -s 4421"),
-            ("[fe80::1]:4422", "-a [fe80::1] -s 4422"),
+            ("[fe80::1]:4422", "-a fe80::1 -s 4422"),
+            (":4420", "-a ADDRESS -s 4420"),
+            ("10.0.0.1:99999", "-a 10.0.0.1 -s PORT (99999 is none: they end at 65535)"),
+            ("", "-a is empty: give the target's address"),
+            ("10.0.0.300", "not an IPv4 address, whose numbers end at 255"),
         ] {
             let args = parse(&["-a", words]).unwrap();
             let error = args.subsystem.connect.resolve().unwrap_err().to_string();
@@ -379,6 +455,12 @@ mod tests {
         let tcp = parse(&["-t", "tcp", "-a", "::1"]).unwrap_err();
         assert!(tcp.contains("NVMe over RDMA only, not tcp"), "{tcp}");
         assert!(parse(&["-t", "smoke", "-a", "::1"]).is_err());
+        let words = ["lariat", "-a", "::1", "-n", "2"];
+        let name =
+            Line::try_parse_from(["lariat", "-a", "::1", "-n", "disk"]).unwrap_err().to_string();
+        assert!(name.contains("`lariat discover` lists the names"), "{name}");
+        let number = Line::try_parse_from(words).unwrap_err().to_string();
+        assert!(number.contains("the namespace goes with --namespace-id 2"), "{number}");
         assert!(parse(&["-a", "::1", "--namespace-id", "0"]).is_err());
         assert!(parse(&["-a", "::1", "-Q", "1"]).is_err());
         assert!(parse(&["-a", "::1", "-q", "somebody"]).is_err());

@@ -2,9 +2,10 @@
 //! by `main`.
 
 use std::fmt::Write as _;
+use std::io::Write as _;
 
 use anyhow::{Context, Result};
-use lariat::{Controller, Nsid};
+use lariat::Nsid;
 use lariat_wire::nvme::LogPage;
 use lariat_wire::nvme::log::{
     AddressFamily, DiscoveryEntry, DiscoveryHeader, RdmaCms, RdmaProvider, RdmaQpType,
@@ -18,15 +19,19 @@ use crate::output::{OutputFormat, print, print_json};
 
 /// Connects to the discovery controller, asks, prints.
 pub(crate) fn run(connect: &ConnectArgs, format: OutputFormat) -> Result<()> {
-    let controller = Controller::connect(connect.discovery()?)?;
+    let controller = connect.connect_discovery()?;
     let entries = controller.discovery_log()?;
     let header = controller.log_page(LogPage::DISCOVERY, Nsid::NONE, 0, 1024)?;
     let header = DiscoveryHeader::read_from(&header).context("the log's header is too short")?;
     let generation = header.generation.get();
     match format {
-        OutputFormat::Normal => print(&human(generation, &entries)),
-        OutputFormat::Json => print_json(&json(generation, &entries)),
+        OutputFormat::Normal => print(&human(generation, &entries))?,
+        OutputFormat::Json => print_json(&json(generation, &entries))?,
     }
+    if !entries.iter().any(|entry| entry.kind() == SubsystemType::NVM) {
+        let _ = writeln!(std::io::stderr(), "lariat: {}", connect.nothing_shown()?);
+    }
+    Ok(())
 }
 
 /// An entry in words.

@@ -2,10 +2,10 @@
 //! the endpoints and the wires. Nothing here allocates per packet.
 
 use lariat_roce::time::Timestamp;
-use lariat_roce::verbs::{CmEvent, WcStatus, WorkCompletion};
+use lariat_roce::verbs::{CmEvent, ConnId, WcStatus, WorkCompletion};
 use lariat_wire::rocev2::Packet;
 
-use super::{Port, SoftFabric, tagged};
+use super::{Port, SoftFabric, parts, tagged};
 use crate::fabric::Fabric;
 use crate::soft::network::{Forwarded, Network, Wire};
 use crate::soft::steering::member_of;
@@ -94,6 +94,31 @@ impl<N: Network> SoftFabric<N> {
         }
     }
 
+    /// Looks after requests to connect that nobody answers.
+    #[cold]
+    fn knock(&mut self, now: Timestamp) {
+        let Self { network, ports, knocks, .. } = self;
+        loop {
+            let found = |conn: ConnId| {
+                let (place, inner) = parts(conn)?;
+                Some((ports.get(place)?, inner))
+            };
+            let waits = |conn| {
+                found(conn).is_some_and(|(port, inner)| port.endpoint.awaits_first_answer(inner))
+            };
+            let open = |conn| {
+                let (port, inner) = found(conn)?;
+                network.door(port.wire.local(), port.endpoint.remote(inner).ok()?)
+            };
+            let Some((conn, errno)) = knocks.turn(now, waits, open) else { break };
+            if let Some((place, inner)) = parts(conn)
+                && let Some(port) = ports.get_mut(place)
+            {
+                port.endpoint.give_up(now, inner, errno);
+            }
+        }
+    }
+
     /// Takes what has arrived, and hands out what has ended and happened.
     pub(super) fn turn(
         &mut self,
@@ -114,6 +139,9 @@ impl<N: Network> SoftFabric<N> {
             if port.endpoint.next_timeout() <= now {
                 port.endpoint.handle_timeout(now, regions);
             }
+        }
+        if self.knocks.next() <= now {
+            self.knock(now);
         }
         self.transmit(now, Acks::WithData);
         let mut left = budget;

@@ -26,6 +26,7 @@ use lariat_roce::transmit::Transmit;
 use self::agree::{Acceptor, Post};
 use self::link::{Peer, Sent};
 use self::table::Table;
+use super::knocks::Door;
 use super::network::{
     Arrival, BindError, Forwarded, LostPeer, Network, Route, SoftConfig, Source, Wire, WireChoice,
     WireCounters,
@@ -163,6 +164,14 @@ impl Network for HostNetwork {
 
     fn holder(&self, ip: IpAddr) -> Option<String> {
         self.udp.holder(ip)
+    }
+
+    fn can_knock(&self) -> bool {
+        self.udp.can_knock()
+    }
+
+    fn door(&self, local: SocketAddr, peer: SocketAddr) -> Option<Box<dyn Door + Send>> {
+        self.udp.door(local, peer)
     }
 
     fn forward(&mut self, to: u8, packet: Forwarded) {

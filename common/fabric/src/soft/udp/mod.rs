@@ -7,6 +7,7 @@
 
 mod calls;
 pub(super) mod claim;
+mod door;
 mod receive;
 mod send;
 mod socket;
@@ -29,6 +30,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use self::claim::Claim;
 use self::socket::Sharing;
+use super::knocks::Door;
 use super::network::{
     Arrival, BindError, Forwarded, Network, Route, SoftConfig, Source, UNSEEN, Wire, WireCounters,
 };
@@ -314,6 +316,16 @@ impl Network for UdpNetwork {
 
     fn holder(&self, ip: IpAddr) -> Option<String> {
         claim::holder(ip)
+    }
+
+    fn can_knock(&self) -> bool {
+        true
+    }
+
+    fn door(&self, local: SocketAddr, peer: SocketAddr) -> Option<Box<dyn Door + Send>> {
+        let door = door::UdpDoor::open(local, peer);
+        let door = door.inspect_err(|error| tracing::debug!(%error, %peer, "no knock")).ok()?;
+        Some(Box::new(door))
     }
 
     fn forward(&mut self, to: u8, packet: Forwarded) {

@@ -147,7 +147,7 @@ impl Exchange {
         true
     }
 
-    /// The RTU is not waited for any longer.
+    /// The RTU, or the answer to the REQ, is not waited for any longer.
     pub(crate) fn abandon(&mut self) {
         if self.step(Trigger::Expire) {
             self.quiet();
