@@ -281,7 +281,7 @@ fn a_disk_that_grew_is_larger_after_a_restart() -> Result<()> {
         target.stop()?;
         let target = Target::start(&scratch, &config)?;
         ensure!(blocks(&target)? == 512, "{}", blocks(&target)?);
-        ensure!(json(&target, "id-ns", &[])?["uuid"] == name, "it is the same disk");
+        ensure!(name.is_string() && json(&target, "id-ns", &[])?["uuid"] == name, "another disk");
         let words = ["--offset", "1M", "--length", "1M", "--output", "-"];
         let read = run(&mut lariat(&target, "read", &words)?, LIMIT)?.success()?;
         ensure!(read.stdout == vec![0; 1 << 20], "what was added reads as zeroes");

@@ -195,7 +195,7 @@ impl<'a> Section<'a> {
         let possible = |number: i64| T::try_from(number).ok().filter(|n| range.contains(n));
         number.and_then(possible).map(Some).ok_or_else(|| {
             match whole(&kind).filter(|number| possible(*number).is_some()) {
-                Some(number) => self.pointed(key, &kind, number),
+                Some(number) => self.disguised(key, &kind, number),
                 None => self.wrong(
                     key,
                     format_args!("{} is not a whole number that is possible here", shown(&kind)),
@@ -205,11 +205,15 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// A whole number was written as one that is none.
-    fn pointed(&self, key: &str, kind: &ValueKind, number: i64) -> Fault {
+    /// A whole number was written as something else.
+    fn disguised(&self, key: &str, kind: &ValueKind, number: i64) -> Fault {
+        let what = match kind {
+            ValueKind::String(_) => "text",
+            _ => "a fraction",
+        };
         self.wrong(
             key,
-            format_args!("{} is written as a fraction, not as a whole number", shown(kind)),
+            format_args!("{} is written as {what}, not as a whole number", shown(kind)),
             format_args!("write {key} = {number}"),
         )
     }
@@ -223,7 +227,7 @@ impl<'a> Section<'a> {
             _ => None,
         };
         bytes.map(Some).ok_or_else(|| match whole(&kind).filter(|number| *number > 0) {
-            Some(number) => self.pointed(key, &kind, number),
+            Some(number) => self.disguised(key, &kind, number),
             None => self.wrong(
                 key,
                 format_args!("{} is not a size", shown(&kind)),
@@ -241,29 +245,10 @@ impl<'a> Section<'a> {
         key: &'static str,
         instead: &str,
     ) -> Result<Option<Vec<String>>, Fault> {
-        let variable = self.is_variable(key);
-        let wrong = match self.take(key) {
-            None => return Ok(None),
-            Some(ValueKind::String(text)) if variable => {
-                return Ok(Some(text.split(',').map(|part| part.trim().to_owned()).collect()));
-            }
-            Some(ValueKind::Array(values)) => {
-                let mut texts = Vec::new();
-                let mut wrong = None;
-                for value in values {
-                    match value.kind {
-                        ValueKind::String(text) => texts.push(text),
-                        other => wrong = Some(other),
-                    }
-                }
-                match wrong {
-                    None => return Ok(Some(texts)),
-                    Some(wrong) => wrong,
-                }
-            }
-            Some(other) => other,
-        };
-        Err(self.wrong(key, format_args!("{} is not a list of texts", shown(&wrong)), instead))
+        self.list(key, "text", instead, |kind| match kind {
+            ValueKind::String(text) => Some(text.clone()),
+            _ => None,
+        })
     }
 
     /// A list of numbers; in the environment, separated by commas.
@@ -273,23 +258,38 @@ impl<'a> Section<'a> {
         instead: &str,
     ) -> Result<Option<Vec<usize>>, Fault> {
         let variable = self.is_variable(key);
-        let number = |value: Value| match value.kind {
-            ValueKind::I64(number) => usize::try_from(number).map_err(|_| ValueKind::I64(number)),
-            other => Err(other),
-        };
-        let numbers = match self.take(key) {
-            None => return Ok(None),
-            Some(ValueKind::Array(values)) => values.into_iter().map(number).collect(),
-            Some(ValueKind::String(text)) if variable => {
-                let parts = text.split(',').map(|part| part.trim().parse().ok());
-                parts.collect::<Option<Vec<usize>>>().ok_or(ValueKind::String(text))
-            }
-            Some(other) => Err(other),
-        };
-        numbers.map(Some).map_err(|wrong| {
-            let wrong = format_args!("{} is not a list of whole numbers", shown(&wrong));
-            self.wrong(key, wrong, instead)
+        self.list(key, "whole number", instead, |kind| match kind {
+            ValueKind::I64(number) => usize::try_from(*number).ok(),
+            ValueKind::String(text) if variable => text.parse().ok(),
+            _ => None,
         })
+    }
+
+    /// A list of what is called `what`.
+    fn list<T>(
+        &mut self,
+        key: &'static str,
+        what: &str,
+        instead: &str,
+        read: impl Fn(&ValueKind) -> Option<T>,
+    ) -> Result<Option<Vec<T>>, Fault> {
+        let variable = self.is_variable(key);
+        let kinds: Vec<ValueKind> = match self.take(key) {
+            None => return Ok(None),
+            Some(ValueKind::Array(values)) => values.into_iter().map(|value| value.kind).collect(),
+            Some(ValueKind::String(text)) if variable => {
+                text.split(',').map(|part| ValueKind::String(part.trim().to_owned())).collect()
+            }
+            Some(other) => {
+                let wrong = format_args!("{} is not a list of {what}s", shown(&other));
+                return Err(self.wrong(key, wrong, instead));
+            }
+        };
+        let one = |kind: ValueKind| {
+            let wrong = format_args!("{} in the list is no {what}", shown(&kind));
+            read(&kind).ok_or_else(|| self.wrong(key, wrong, instead))
+        };
+        kinds.into_iter().map(one).collect::<Result<_, _>>().map(Some)
     }
 
     /// A table below this one.
@@ -430,10 +430,11 @@ fn is_table(kind: &ValueKind) -> bool {
     }
 }
 
-/// The whole number that a float is.
+/// The whole number that a float or a text is.
 fn whole(kind: &ValueKind) -> Option<i64> {
     match kind {
         ValueKind::Float(number) if number.fract() == 0.0 => format!("{number:.0}").parse().ok(),
+        ValueKind::String(text) => text.trim().parse().ok(),
         _ => None,
     }
 }

@@ -82,7 +82,12 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "\"127.0.0.1\"",
         "\"127.0.0.1\"\nport = \"4420\"",
-        "listener[0].port: \"4420\" is not a whole",
+        "listener[0].port: \"4420\" is written as text, not as a whole number; write port = 4420",
+    ),
+    (
+        "\"127.0.0.1\"",
+        "\"127.0.0.1\"\nport = \"70000\"",
+        "listener[0].port: \"70000\" is not a whole number that is possible here; write one from 1 to",
     ),
     (
         "\"127.0.0.1\"",
@@ -131,7 +136,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "allow_any_host = true",
         "allowed_hosts = [1]",
-        "subsystem[0].allowed_hosts: 1 is not a list of texts; write",
+        "subsystem[0].allowed_hosts: 1 in the list is no text; write",
     ),
     (
         "allow_any_host = true",
@@ -293,12 +298,17 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "path = \"/disk\"",
         "path = \"/disk\"\n[target]\ncpus = [0, 1.0]",
-        "target.cpus: 1.0 is not a list of whole numbers; write the numbers of CPUs",
+        "target.cpus: 1.0 in the list is no whole number; write the numbers of CPUs",
+    ),
+    (
+        "path = \"/disk\"",
+        "path = \"/disk\"\n[target]\ncpus = \"0,1\"",
+        "target.cpus: \"0,1\" is not a list of whole numbers; write the numbers of CPUs",
     ),
     (
         "path = \"/disk\"",
         "path = \"/disk\"\n[target]\ncpus = [-1]",
-        "target.cpus: -1 is not a list of whole numbers; write the numbers of CPUs",
+        "target.cpus: -1 in the list is no whole number; write the numbers of CPUs",
     ),
     (
         "path = \"/disk\"",

@@ -216,6 +216,12 @@ fn wrong_variables_are_named() {
              number that is possible here; write one from 1 to 255",
         ),
         (
+            "LARIATD_TARGET__CPUS",
+            "4, x",
+            "environment variable LARIATD_TARGET__CPUS: target.cpus: \"x\" in the list is no whole number; \
+             write the numbers of CPUs, one per reactor: cpus = [0, 1]",
+        ),
+        (
             "LARIATD_TARGET__REACTOR",
             "1",
             "environment variable LARIATD_TARGET__REACTOR: target.reactor: there is no such key; did \
