@@ -15,6 +15,9 @@ lariat connects for each command and shows no block device. Look what a target h
 For a block device let Linux connect:
   nvme connect -t rdma -a 192.0.2.7 -s 4420 -n nqn.2026-11.io.lariat:demo";
 
+/// The option that nvme-cli shortens to -o.
+const FORMAT: &str = "--output-format";
+
 const DISCONNECT: &str = "lariat connects for each command alone: nothing stays connected.";
 
 const LIST: &str = "\
@@ -43,6 +46,13 @@ fn words(error: &clap::Error, verb: Option<&str>) -> Option<String> {
         // The address without its flag, say.
         ErrorKind::UnknownArgument => match error.get(ContextKind::InvalidArg) {
             Some(ContextValue::String(word)) if !word.starts_with('-') => verb.map(example),
+            _ => None,
+        },
+        // Who copies means the file.
+        ErrorKind::InvalidValue => match (verb, error.get(ContextKind::InvalidArg)) {
+            (Some("read"), Some(ContextValue::String(flag))) if flag.contains(FORMAT) => {
+                Some("The file to read into goes with --output; -o is --output-format.".to_owned())
+            }
             _ => None,
         },
         ErrorKind::MissingRequiredArgument => verb.map(example),
@@ -96,6 +106,9 @@ mod tests {
         let bare = Line::try_parse_from(["lariat", "discover", "192.0.2.7"]).unwrap_err();
         let example = words(&bare, Some("discover")).unwrap();
         assert!(example.ends_with("lariat discover -t rdma -a 192.0.2.7"), "{example}");
+        let copy = ["lariat", "read", "-a", "::1", "-n", "nqn.2026-11.io.lariat:d", "-o", "f.img"];
+        let copy = words(&Line::try_parse_from(copy).unwrap_err(), Some("read")).unwrap();
+        assert!(copy.contains("goes with --output;"), "{copy}");
         let flag = Line::try_parse_from(["lariat", "discover", "--foo"]).unwrap_err();
         assert_eq!(words(&flag, Some("discover")), None);
     }
