@@ -35,6 +35,9 @@ const CARE_AFTER: Duration = Duration::from_millis(3);
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 /// How long good-byes may take to go out after everything is closed.
 const LINGER: Duration = Duration::from_millis(20);
+/// Time for the orderly end of one more queue of a target that another found silent: if it is there
+/// after all, that is plenty.
+const HASTE: Duration = Duration::from_millis(100);
 
 /// Locks, whatever happened to other holders: the state machines behind have no half-done states
 /// that a panic of a caller could leave.
@@ -244,6 +247,8 @@ pub(crate) struct Shared {
     pub(crate) requests: Sender<Request>,
     cells: Mutex<Vec<Arc<Cell>>>,
     lost: OnceLock<LossReason>,
+    /// Whether the queue that ended last found the target silent.
+    silent: AtomicBool,
     kick: EventFd,
 }
 
@@ -262,6 +267,7 @@ impl Shared {
             requests,
             cells: Mutex::default(),
             lost: OnceLock::new(),
+            silent: AtomicBool::new(false),
             kick: EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?,
         })
     }
@@ -274,6 +280,17 @@ impl Shared {
     /// Why the controller is gone, if it is.
     pub(crate) fn lost(&self) -> Option<LossReason> {
         self.lost.get().copied()
+    }
+
+    /// A queue found, or did not find, that the target acknowledges nothing any more.
+    pub(crate) fn found_silent(&self, silent: bool) {
+        self.silent.store(silent, Ordering::Relaxed);
+    }
+
+    /// Time for an orderly end: little, where a queue waited for the target in vain already.
+    pub(crate) fn parting_time(&self) -> Duration {
+        let time = self.options.shutdown_timeout;
+        if self.silent.load(Ordering::Relaxed) { time.min(HASTE) } else { time }
     }
 
     pub(crate) fn add(&self, cell: &Arc<Cell>) {
@@ -404,7 +421,9 @@ impl Caretaker {
                 },
             };
             match request {
-                Request::Shutdown => session.shutdown(now, fabric),
+                Request::Shutdown => {
+                    session.shutdown_within(now, fabric, self.shared.parting_time());
+                }
                 Request::Admin { command, payload, reply } => {
                     let id = waiting.next_id;
                     match session.submit_admin(now, fabric, command, payload.as_data(), id) {

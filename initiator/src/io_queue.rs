@@ -130,6 +130,7 @@ impl IoQueue {
             shared.give_back(lane.member, qid);
             return Err(error.map_or(ConnectError::Closed(reason), ConnectError::Session));
         }
+        shared.found_silent(false);
         let depth = lane.block.depth();
         let cell = Cell::new(lane, fds);
         shared.add(&cell);
@@ -432,8 +433,7 @@ impl Drop for IoQueue {
         self.shared.remove(&self.cell);
         let supported =
             self.shared.facts.get().is_some_and(|facts| facts.info.supports_disconnect());
-        let start = clock::now();
-        let end = start + self.shared.options.shutdown_timeout;
+        let end = clock::now() + self.shared.parting_time();
         let mut lane = lock(&self.cell.lane);
         let mut left = !supported;
         loop {
@@ -441,8 +441,15 @@ impl Drop for IoQueue {
             lane.turn(now);
             while lane.block.poll_done().is_some() {}
             let Lane { member, block, .. } = &mut *lane;
+            let silent_at = match block.status() {
+                LinkStatus::Closed(LossReason::Unresponsive) => now,
+                _ => block.silent_at(member.fabric.as_ref()),
+            };
+            if now >= silent_at {
+                self.shared.found_silent(true);
+            }
             let live = block.status() == LinkStatus::Live && self.shared.lost().is_none();
-            if !live || now >= end {
+            if !live || now >= end.min(silent_at) {
                 break;
             }
             if block.outstanding() == 0 && !left {
@@ -452,7 +459,7 @@ impl Drop for IoQueue {
             } else if block.outstanding() == 0 && block.has_left() {
                 break;
             }
-            sleep_lane(&mut lane, self.cell.fds(), now, end);
+            sleep_lane(&mut lane, self.cell.fds(), now, end.min(silent_at));
         }
         let now = clock::now();
         let Lane { member, block, .. } = &mut *lane;

@@ -8,9 +8,6 @@ use std::sync::OnceLock;
 /// A target that takes longer is not worth to stay awake for, unless the user says so.
 const LONGEST: Duration = Duration::from_micros(500);
 
-/// A waiting owner leaves its core to others only after so long: it costs a system call a turn.
-pub(crate) const YIELD_AFTER: Duration = Duration::from_micros(10);
-
 /// What a queue learned of its target.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {

@@ -15,6 +15,7 @@ use lariat::core::{
 use lariat_fabric::sim::{Faults, SimNet, SimNetwork};
 use lariat_fabric::soft::SoftFabric;
 use lariat_fabric::verbs::{Access, DomainId, RegionId};
+use lariat_fabric::waiting::PARTING_SILENCE;
 use lariat_fabric::{Armed, Fabric, Memory};
 use lariat_wire::nvme::{Command, HostId, Lba, Nqn, Nsid, Status};
 use stub::{Knobs, SUBSYSTEM, Stub};
@@ -400,6 +401,23 @@ fn the_end_is_bounded() {
     world.session.shutdown(now, &mut world.fabric);
     world.run(|world| matches!(world.session.state(), SessionState::Closed(_)));
     assert!(world.net.now().since(now) <= Duration::from_millis(301));
+}
+
+#[test]
+fn a_silent_target_does_not_hold_up_the_end() {
+    let mut world = World::ready(Knobs::default(), config());
+    world.net.cut(TARGET.parse().unwrap(), HOST.parse().unwrap(), true);
+    let read = world.request(Operation::Read, 0, 1000, 0);
+    world.submit(&read, 9).unwrap();
+    let now = world.net.now();
+    world.session.shutdown(now, &mut world.fabric);
+    world.run(|world| matches!(world.session.state(), SessionState::Closed(_)));
+    // The I/O queue has waited in vain, and then the admin queue.
+    let took = world.net.now().since(now);
+    assert!(took >= PARTING_SILENCE && took <= PARTING_SILENCE * 2 + Duration::from_millis(1));
+    let done = world.session.poll_done(0).map(|done| done.result);
+    let lost = Failure::Lost(LossReason::Unresponsive);
+    assert!(matches!(done, Some(Err(failure)) if failure.failure == lost));
 }
 
 fn failed(knobs: Knobs, config: SessionConfig) -> (ConnectError, Duration) {

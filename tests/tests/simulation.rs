@@ -93,6 +93,7 @@ fn seeds_of_part_0_which_meet_with_all_there_is() {
         "target: idle host probed",
         "target: requests orphaned",
         "target: silent connection ended for the sake of others",
+        "target: stopped without waiting for a host",
         "target: waited for a buffer",
         "target: waited for a turn to RDMA READ",
         "target: waited for the disk's queue",

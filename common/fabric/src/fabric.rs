@@ -344,6 +344,14 @@ pub trait Fabric {
         false
     }
 
+    /// Since when the peer of `conn` owes answers of its transport (acknowledgements, READ data)
+    /// without having given any, however often it was asked again. `None`: it owes none, or the
+    /// provider does not know. For who wants to end and not wait for a peer that is gone.
+    fn silent_since(&self, conn: ConnId) -> Option<Timestamp> {
+        let _ = conn;
+        None
+    }
+
     /// What was counted.
     fn counters(&self) -> FabricCounters;
 }

@@ -18,6 +18,7 @@ pub mod random;
 pub mod regions;
 pub mod sim;
 pub mod soft;
+pub mod waiting;
 
 pub use error::{CmError, ListenError, QpError, RegisterError, ResolveError, StaleHandle};
 pub use fabric::{Armed, Fabric, FabricCounters, Medium, Path};

@@ -88,6 +88,12 @@ impl BlockQueue {
         self.link.conn()
     }
 
+    /// As [`Link::silent_at`].
+    #[must_use]
+    pub fn silent_at<F: Fabric + ?Sized>(&self, fabric: &F) -> Timestamp {
+        self.link.silent_at(fabric)
+    }
+
     /// Why it did not come up; given once.
     pub fn take_error(&mut self) -> Option<ConnectError> {
         self.link.take_error()

@@ -16,6 +16,7 @@ use lariat_fabric::verbs::{
     CmEvent, ConnId, ConnectFailure, ConnectParams, DisconnectReason, DomainId, PrivateData,
     QpConfig, WorkCompletion,
 };
+use lariat_fabric::waiting::PARTING_SILENCE;
 use lariat_fabric::{Fabric, Timestamp};
 use lariat_wire::nvme::{
     ConnectData, ConnectResult, ControllerId, FabricsCommand, HostId, Nqn, Qid, QueueSize,
@@ -190,6 +191,14 @@ impl Link {
             }
             State::Closed(..) => None,
         }
+    }
+
+    /// When the target will have been silent for too long to be waited for at an orderly end, if it
+    /// goes on; [`Timestamp::NEVER`] if it owes no acknowledgement.
+    #[must_use]
+    pub fn silent_at<F: Fabric + ?Sized>(&self, fabric: &F) -> Timestamp {
+        let since = self.conn().and_then(|conn| fabric.silent_since(conn));
+        since.map_or(Timestamp::NEVER, |since| since + PARTING_SILENCE)
     }
 
     fn stage(&self) -> Stage {

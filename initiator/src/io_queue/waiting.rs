@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lariat_fabric::Timestamp;
+use lariat_fabric::waiting::YIELD_AFTER;
 use nix::poll::{PollFd, PollFlags};
 
 use super::{IoCompletion, IoQueue};
 use crate::care::{Lane, lock, sleep_on};
 use crate::clock;
-use crate::patience::{Looking, YIELD_AFTER};
+use crate::patience::Looking;
 
 /// The longest sleep of a waiting owner: how late he may notice that the controller is gone.
 pub(super) const LONGEST_SLEEP: Duration = Duration::from_millis(50);

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use lariat_fabric::waiting::YIELD_AFTER;
 use lariat_fabric::{Armed, Fabric, Timestamp};
 
 use crate::storage::{UringStorage, processor_time};
@@ -30,9 +31,6 @@ impl Clock {
 
 /// A disk that takes longer is not worth to stay awake for.
 const LONGEST_WATCH: Duration = Duration::from_micros(500);
-
-/// An idle loop leaves its core to others only after so long: it costs a system call a turn.
-const YIELD_AFTER: Duration = Duration::from_micros(10);
 
 /// How long to poll on after the last work.
 ///

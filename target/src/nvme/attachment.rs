@@ -263,6 +263,14 @@ impl ControllerShared {
         lock(&self.queues).attached.len()
     }
 
+    /// Number of I/O queues connected now whose connection has not ended, or of whose commands the
+    /// storage still has some.
+    #[must_use]
+    pub fn busy_queues(&self) -> usize {
+        let busy = |(_, queue): &&(Qid, Arc<QueueCounters>)| !queue.over.load(Ordering::Acquire);
+        lock(&self.queues).attached.iter().filter(busy).count()
+    }
+
     /// Whether commands of queues that are no more (by a reset, or because the controller is gone)
     /// may still change what is on the disks. What the host sends anew must not be overtaken by
     /// them.
@@ -408,9 +416,12 @@ impl IoAttachment {
             && self.controller.epoch.load(Ordering::Acquire) == self.epoch
     }
 
-    /// The connection has ended, and the storage has completed all that came by it.
+    /// The connection has ended, and the storage has completed all that came by it. The reactors
+    /// hear of it: the admin queue may wait for that.
     pub fn storage_is_done(&self) {
-        self.counters.over.store(true, Ordering::Release);
+        if !self.counters.over.swap(true, Ordering::AcqRel) {
+            self.controller.wake();
+        }
     }
 
     /// Decides what a command of this queue is to do; counts it, and keeps the controller alive.

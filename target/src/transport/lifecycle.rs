@@ -369,8 +369,10 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             return;
         }
         tracing::debug!(qid = %connection.agreement.qid, why, "closing a connection");
-        let phase = match self.fabric.disconnect(now, connection.id) {
-            Ok(()) => Phase::Closing { deadline: now + self.config.close_timeout },
+        let id = connection.id;
+        let deadline = self.close_deadline(now, id);
+        let phase = match self.fabric.disconnect(now, id) {
+            Ok(()) => Phase::Closing { deadline },
             Err(_) => Phase::Closed,
         };
         self.abandon(now, key, phase);

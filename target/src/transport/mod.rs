@@ -9,6 +9,7 @@
 //! exchange.rs   RDMA READ of the host's data; RDMA WRITE and response, in batches
 //! execute.rs    storage operations, admin commands, Connect
 //! lifecycle.rs  connections come and go
+//! stopping.rs   the end in good order
 //! shared.rs     receives that many queues share
 //! reactor.rs    one turn of the loop, timers, sleep
 //! ```
@@ -30,6 +31,7 @@ mod share;
 mod shared;
 mod sparse;
 mod stats;
+mod stopping;
 mod wr_id;
 
 #[cfg(test)]

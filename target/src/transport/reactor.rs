@@ -13,6 +13,7 @@ use std::io;
 use std::sync::Arc;
 
 use lariat_fabric::verbs::{CmEvent, ConnId, ListenerId, SendRequest, WorkCompletion};
+use lariat_fabric::waiting::PARTING_SILENCE;
 use lariat_fabric::{Armed, Fabric, ListenError, Memory, RegisterError, Timestamp};
 use slab::Slab;
 
@@ -20,7 +21,7 @@ use super::arena::Arena;
 use super::buffer::{BufferPool, PoolConfig};
 use super::connection::{Connection, Phase, Role};
 use super::regions::{Memories, Regions};
-use super::request::{Request, State};
+use super::request::Request;
 use super::shared::SharedQueues;
 use super::sparse::Sparse;
 use super::stats::Statistics;
@@ -77,6 +78,11 @@ pub struct ReactorConfig {
     pub close_timeout: Duration,
     /// How long [`Reactor::shutdown`] lets commands in flight take.
     pub drain_timeout: Duration,
+    /// From [`Reactor::shutdown`] on: how long a peer that owes acknowledgements may be silent until
+    /// its connection is ended without them. Time for some retransmissions.
+    pub stop_silence: Duration,
+    /// From [`Reactor::shutdown`] on, instead of `close_timeout`: time for some good-byes.
+    pub stop_close_timeout: Duration,
     /// The same while others wait for buffers and the connection holds some. After a quarter of that
     /// it gets no more buffers. To be long enough for a host's part of the pool over its link. Zero:
     /// no difference.
@@ -108,6 +114,8 @@ impl Default for ReactorConfig {
             stall_timeout: Duration::from_secs(60),
             close_timeout: Duration::from_secs(5),
             drain_timeout: Duration::from_secs(10),
+            stop_silence: PARTING_SILENCE,
+            stop_close_timeout: Duration::from_millis(1200),
             starve_timeout: Duration::from_secs(3),
             idle_probe: Duration::from_secs(30),
             sweep_interval: Duration::from_millis(1),
@@ -332,27 +340,27 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         }
         let waiting_since = self.pool.waiting_since();
         for (at, connection) in &self.connections {
-            deadline =
-                deadline.min(match connection.phase {
-                    // Without the storage's completions there is nothing to do for it.
-                    Phase::Closing { .. } | Phase::Closed if connection.in_storage > 0 => {
-                        Timestamp::NEVER
-                    }
-                    Phase::Closing { deadline } => deadline,
-                    Phase::Closed => now,
-                    Phase::Live => {
-                        let role = match &connection.role {
-                            Role::Fresh | Role::Connecting => connection.connect_deadline,
-                            Role::Admin(controller) => {
-                                let probe = connection.probe_at(self.config.idle_probe);
-                                controller.next_timeout().min(probe)
-                            }
-                            Role::Io(_) | Role::Gone => Timestamp::NEVER,
-                        };
-                        role.min(connection.stalled_at(self.config.stall_timeout))
-                            .min(self.silent_at(key_of(at), connection, waiting_since))
-                    }
-                });
+            deadline = deadline.min(match connection.phase {
+                // Without the storage's completions there is nothing to do for it.
+                Phase::Closing { .. } | Phase::Closed if connection.in_storage > 0 => {
+                    Timestamp::NEVER
+                }
+                Phase::Closing { deadline } => deadline,
+                Phase::Closed => now,
+                Phase::Live => {
+                    let role = match &connection.role {
+                        Role::Fresh | Role::Connecting => connection.connect_deadline,
+                        Role::Admin(controller) => {
+                            let probe = connection.probe_at(self.config.idle_probe);
+                            controller.next_timeout().min(probe)
+                        }
+                        Role::Io(_) | Role::Gone => Timestamp::NEVER,
+                    };
+                    role.min(connection.stalled_at(self.config.stall_timeout))
+                        .min(self.silent_at(key_of(at), connection, waiting_since))
+                        .min(self.given_up_at(connection.id))
+                }
+            });
         }
         match self.fabric.arm(now) {
             Armed::Until(fabric_deadline) if deadline > now => {
@@ -420,48 +428,12 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
                 Role::Gone => to_close.push((key, "its controller is gone")),
             }
         }
-        if let Some(deadline) = self.drain_deadline {
-            for (at, connection) in &self.connections {
-                let idle = |&slot: &u32| {
-                    self.requests
-                        .get(slot as usize)
-                        .is_none_or(|request| request.state() == State::Held)
-                };
-                // The end of an admin queue would cut the I/O queues short, here and on other
-                // reactors: it goes last.
-                let last = match &connection.role {
-                    Role::Admin(controller) => controller.shared().queues() == 0,
-                    _ => true,
-                };
-                let drained = last && connection.requests.iter().all(idle);
-                if connection.is_live() && (drained || now >= deadline) {
-                    to_close.push((key_of(at), "the target stops"));
-                }
-            }
-        }
+        self.list_stopped(now, &mut to_close);
         for (key, why) in to_close.drain(..) {
             self.close(now, key, why);
         }
         self.admin_events = events;
         self.to_close = to_close;
-    }
-
-    /// Stops accepting, lets commands in flight finish (not longer than the configured time), and
-    /// disconnects. Go on polling until [`Reactor::is_drained`].
-    pub fn shutdown(&mut self, now: Timestamp) {
-        if self.drain_deadline.is_some() {
-            return;
-        }
-        self.registry.close();
-        for listener in self.listeners.drain(..) {
-            self.fabric.close_listener(listener);
-        }
-        self.drain_deadline = Some(now + self.config.drain_timeout);
-    }
-
-    /// Whether, after [`Reactor::shutdown`], nothing is left.
-    pub fn is_drained(&self) -> bool {
-        self.drain_deadline.is_some() && self.connections.is_empty()
     }
 
     /// The fabric.

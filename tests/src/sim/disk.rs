@@ -161,6 +161,12 @@ impl Disks {
         self.0.borrow().flights.iter().filter(|flight| !flight.reported).count()
     }
 
+    /// Whether requests that were submitted after that may have been slow.
+    #[must_use]
+    pub fn were_slow(&self, since: Timestamp) -> bool {
+        self.0.borrow().slow_until > since
+    }
+
     /// Requests that are submitted until then take thirty times as long.
     pub fn slow_until(&self, until: Timestamp) {
         self.0.borrow_mut().slow_until = until;

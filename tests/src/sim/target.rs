@@ -21,6 +21,10 @@ use super::trace::{Trace, note};
 /// Memory regions that a reactor has registered beside receive buffers: pool, responses, zeroes.
 const OTHER_REGIONS: usize = 3;
 
+/// A stop is over by then unless the disks are slow, whatever becomes of hosts: one may be waited for
+/// by another (for buffers), and then there are the good-byes.
+const LONGEST_STOP: Duration = Duration::from_secs(3);
+
 /// The subsystem that is open to the hostile host.
 #[must_use]
 pub(super) fn hostile_nqn() -> Nqn {
@@ -40,7 +44,10 @@ impl Waker for Flag {
 enum Life {
     Up,
     /// Stops in good order, then is away so long.
-    Stopping(Duration),
+    Stopping {
+        since: Timestamp,
+        away: Duration,
+    },
     /// Off until then.
     Down(Timestamp),
 }
@@ -155,7 +162,7 @@ impl Target {
             return false;
         }
         note!(trace, "target: stops");
-        self.life = Life::Stopping(away);
+        self.life = Life::Stopping { since: now, away };
         for reactor in &mut self.reactors {
             reactor.shutdown(now);
         }
@@ -239,11 +246,18 @@ impl Target {
         if let Some(slot) = self.wakes.get_mut(index) {
             *slot = wake;
         }
-        if let Life::Stopping(away) = self.life
+        if let Life::Stopping { since, away } = self.life
             && self.reactors.iter().all(Reactor::is_drained)
         {
-            note!(trace, "target: has stopped");
+            let took = now.since(since);
+            note!(trace, "target: has stopped, after {took:?}");
             trace.count("target: stopped in good order");
+            if took >= self.plan.reactor.stop_silence {
+                trace.count("target: stopped without waiting for a host");
+            }
+            if took > LONGEST_STOP && !self.disks.were_slow(since) {
+                return Err(format!("target: the stop took {took:?}"));
+            }
             self.check_empty()?;
             if self.disks.in_flight() != 0 {
                 return Err("target: stopped with requests in the disks".to_owned());

@@ -219,7 +219,11 @@ fn figures_of_a_target_that_died_end_with_its_last_answer() -> Result<()> {
             target.wait_for_log("queue connected qid=1", 1, LIMIT)?;
             thread::sleep(Duration::from_millis(500));
             target.kill()?;
+            let killed = Instant::now();
             let bench = bench.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+            // The transport's retries take 4.3 s; then nobody waits for the target any more.
+            let took = killed.elapsed();
+            ensure!(took < Duration::from_millis(5500), "it ended {took:?} after its target");
             let bench = bench.failure(1, &["the figures are those up to this failure"])?;
             let report: serde_json::Value = serde_json::from_str(&bench.text())?;
             let seconds = report["runtime_seconds"].as_f64().context("runtime_seconds")?;

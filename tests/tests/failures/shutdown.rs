@@ -1,12 +1,14 @@
 //! SIGTERM under load: a clean end, and nothing that was acknowledged is lost.
 
+use std::path::Path;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lariat::{BufferPool, Geometry, IoQueue};
 use lariat_tests::process::{
-    Backend, Scratch, Target, TargetConfig, bounded, connect, fill, first_difference,
+    Backend, Running, Scratch, Target, TargetConfig, bounded, connect, fill, first_difference,
+    lariat,
 };
 use nix::sys::signal::Signal;
 
@@ -55,6 +57,20 @@ fn write_until_the_end(
             }
         }
     }
+}
+
+/// What [`write_until_the_end`] wrote is there.
+fn check_written(file: &Path, acknowledged: &[u64]) -> Result<()> {
+    let file = std::fs::File::open(file)?;
+    let (mut expected, mut found) = (vec![0; REQUEST_BYTES], vec![0; REQUEST_BYTES]);
+    for &offset in acknowledged {
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut found, offset)
+            .with_context(|| format!("at {offset}"))?;
+        fill(9, offset, &mut expected);
+        let differs = first_difference(&expected, &found);
+        ensure!(differs.is_none(), "the write at {offset} is lost (byte {differs:?})");
+    }
+    Ok(())
 }
 
 /// `timeout` signals the process and then its group.
@@ -110,15 +126,53 @@ fn sigterm_under_load_loses_nothing_acknowledged() -> Result<()> {
         ensure!(status.code() == Some(0), "{status}:\n{}", target.log_text());
         ensure!(acknowledged.len() > 100, "{} writes only", acknowledged.len());
 
-        let file = std::fs::File::open(file)?;
-        let (mut expected, mut found) = (vec![0; REQUEST_BYTES], vec![0; REQUEST_BYTES]);
-        for offset in acknowledged {
-            std::os::unix::fs::FileExt::read_exact_at(&file, &mut found, offset)
-                .with_context(|| format!("at {offset}"))?;
-            fill(9, offset, &mut expected);
-            let differs = first_difference(&expected, &found);
-            ensure!(differs.is_none(), "the write at {offset} is lost (byte {differs:?})");
+        check_written(&file, &acknowledged)
+    })
+}
+
+/// By UDP nobody tells that a host is gone; a live one beside it still gets its answers.
+#[test]
+fn a_host_that_was_killed_does_not_hold_up_the_end() -> Result<()> {
+    bounded(LIMIT, || {
+        // While its last responses are sent again and again; and when only its admin queue is left.
+        for gone_for in [Duration::from_millis(100), Duration::from_millis(4800)] {
+            end_beside_a_killed_host(gone_for)?;
         }
         Ok(())
     })
+}
+
+fn end_beside_a_killed_host(gone_for: Duration) -> Result<()> {
+    const PART_BYTES: u64 = 16 << 30;
+    let scratch = Scratch::new()?;
+    let file = scratch.disk("disk", PART_BYTES)?;
+    let config = TargetConfig::new().disk(Backend::File(file.clone()), 4096).udp();
+    let mut target = Target::start(&scratch, &config.set("reactors", 2))?;
+    let controller = connect(&target, 1)?;
+    let words = ["--rw", "randread", "--queues", "3", "--runtime", "60", "--quiet"];
+    let mut victim = Running::spawn(&mut lariat(&target, "bench", &words)?)?;
+    target.wait_for_log("queue connected qid=3", 1, LIMIT)?;
+    thread::sleep(Duration::from_millis(300));
+    victim.signal(Signal::SIGKILL)?;
+    victim.wait(LIMIT)?;
+    thread::sleep(gone_for);
+    let (took, acknowledged) = thread::scope(|scope| {
+        let live = scope.spawn(|| {
+            let geometry = controller.only_namespace()?.geometry();
+            write_until_the_end(&mut controller.io_queue()?, geometry, 0..PART_BYTES)
+        });
+        target.wait_for_log("queue connected qid=1", 2, LIMIT)?;
+        thread::sleep(Duration::from_millis(200));
+        target.signal(Signal::SIGTERM)?;
+        let start = Instant::now();
+        let status = target.wait(Duration::from_secs(20))?;
+        let took = start.elapsed();
+        ensure!(status.code() == Some(0), "{status}:\n{}", target.log_text());
+        let acknowledged = live.join().map_err(|_| anyhow::anyhow!("panicked"))??;
+        anyhow::Ok((took, acknowledged))
+    })?;
+    // Some 2 s; a busy machine may take longer.
+    ensure!(took < Duration::from_millis(3500), "{took:?} for a host gone for {gone_for:?}");
+    ensure!(acknowledged.len() > 20, "{} writes only", acknowledged.len());
+    check_written(&file, &acknowledged)
 }

@@ -573,6 +573,11 @@ impl<N: Network> Fabric for SoftFabric<N> {
         self.port_of(conn).is_some_and(|(port, conn)| port.endpoint.peer_ended(conn))
     }
 
+    fn silent_since(&self, conn: ConnId) -> Option<Timestamp> {
+        let (port, conn) = self.port_of(conn)?;
+        port.endpoint.silent_since(conn)
+    }
+
     fn counters(&self) -> FabricCounters {
         let wire = self.wire_counters;
         let mut sum = FabricCounters {

@@ -92,6 +92,12 @@ impl Endpoint {
         self.conn(conn).ok()?.qp.as_ref()?.shortest_round_trip()
     }
 
+    /// Since when the peer of `conn` owes acknowledgements or READ data without having given any.
+    #[must_use]
+    pub fn silent_since(&self, conn: ConnId) -> Option<Timestamp> {
+        self.conn(conn).ok()?.qp.as_ref()?.silent_since()
+    }
+
     /// The limits of the device.
     ///
     /// # Errors

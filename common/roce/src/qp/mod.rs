@@ -168,6 +168,13 @@ impl QueuePair {
         self.link.as_ref()?.requester.round_trip.shortest()
     }
 
+    /// Since when the peer owes acknowledgements or READ data without having given any; `None` if it
+    /// owes nothing, or the queue pair does not wait for it any more.
+    #[must_use]
+    pub fn silent_since(&self) -> Option<Timestamp> {
+        self.link.as_ref().filter(|_| self.state.receives())?.requester.silent_since()
+    }
+
     /// Appends a request to the send queue. In ERROR it completes as flushed at once.
     ///
     /// # Errors

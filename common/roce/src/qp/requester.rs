@@ -215,6 +215,11 @@ impl Requester {
         self.unacked == self.newest
     }
 
+    /// Since when the peer owes an answer and has given none. A peer without receives has answered.
+    pub(super) fn silent_since(&self) -> Option<Timestamp> {
+        (!self.is_idle() && self.rnr_until.is_none()).then_some(self.progress_at)
+    }
+
     /// Whether nothing is on its way and no message is half sent.
     pub(super) fn is_between_messages(&self) -> bool {
         self.is_idle() && self.queue.front().is_none_or(|wqe| wqe.first == self.next)

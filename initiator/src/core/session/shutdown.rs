@@ -43,13 +43,16 @@ pub(super) struct Closing {
     stage: Stage,
     deadline: Timestamp,
     look_at: Timestamp,
+    /// When a peer will have been silent for too long, if it goes on.
+    silent_at: Timestamp,
 }
 
 impl Closing {
     pub(super) fn next_timeout(&self) -> Timestamp {
+        let latest = self.deadline.min(self.silent_at);
         match self.stage {
-            Stage::Look => self.look_at.min(self.deadline),
-            _ => self.deadline,
+            Stage::Look => self.look_at.min(latest),
+            _ => latest,
         }
     }
 }
@@ -57,8 +60,19 @@ impl Closing {
 impl Session {
     /// Begins the orderly end: nothing new is taken, what is outstanding may finish, queues are
     /// deleted, the controller is told, connections close. Done when the state is `Closed`, at the
-    /// latest after the configured time.
+    /// latest after the configured time. A target that acknowledges nothing is not waited for that
+    /// long, see [`PARTING_SILENCE`](lariat_fabric::waiting::PARTING_SILENCE).
     pub fn shutdown<F: Fabric + ?Sized>(&mut self, now: Timestamp, fabric: &mut F) {
+        self.shutdown_within(now, fabric, self.config.shutdown_timeout);
+    }
+
+    /// As [`Self::shutdown`], but within a time of the caller's.
+    pub fn shutdown_within<F: Fabric + ?Sized>(
+        &mut self,
+        now: Timestamp,
+        fabric: &mut F,
+        time: Duration,
+    ) {
         match self.state() {
             SessionState::Closing | SessionState::Closed(_) => return,
             SessionState::Connecting => {
@@ -71,8 +85,9 @@ impl Session {
         self.step_at = Timestamp::NEVER;
         self.phase = Phase::Closing(Closing {
             stage: Stage::Draining,
-            deadline: now + self.config.shutdown_timeout,
+            deadline: now + time,
             look_at: now,
+            silent_at: Timestamp::NEVER,
         });
         self.run_shutdown(now, fabric);
         self.post(now, fabric);
@@ -81,9 +96,19 @@ impl Session {
     /// One look at an orderly end.
     pub(super) fn run_shutdown<F: Fabric + ?Sized>(&mut self, now: Timestamp, fabric: &mut F) {
         let Phase::Closing(mut closing) = self.phase else { return };
-        if now >= closing.deadline {
+        let admin_silent_at = self.admin.silent_at(fabric);
+        if now >= closing.deadline.min(admin_silent_at) {
             self.end(now, fabric, LossReason::Local);
             return;
+        }
+        closing.silent_at = admin_silent_at;
+        for queue in &mut self.io {
+            let silent_at = queue.silent_at(fabric);
+            if now >= silent_at {
+                queue.close(now, fabric, LossReason::Unresponsive);
+            } else {
+                closing.silent_at = closing.silent_at.min(silent_at);
+            }
         }
         if closing.stage == Stage::Draining && self.io.iter().all(|queue| queue.outstanding() == 0)
         {

@@ -65,6 +65,8 @@ pub(super) struct MockConnection {
     pub(super) invalidated: Vec<u32>,
     /// Sends that may complete before the fabric stops; `None` for no limit.
     pub(super) credit: Option<usize>,
+    /// Since when the host says nothing any more, to good-byes neither (set `credit` to 0 with it).
+    pub(super) silent_since: Option<Timestamp>,
     pub(super) down: bool,
 }
 
@@ -87,6 +89,8 @@ pub(super) struct MockFabric {
     pub(super) peer: u8,
     /// Whether peers answer when they are accepted.
     pub(super) answer: bool,
+    /// Connections that the target began to disconnect.
+    pub(super) goodbyes: usize,
     next: u64,
 }
 
@@ -121,6 +125,7 @@ impl MockFabric {
             fail_posts: false,
             peer: 1,
             answer: true,
+            goodbyes: 0,
             next: 1,
         }
     }
@@ -159,6 +164,7 @@ impl MockFabric {
                 responses: VecDeque::new(),
                 invalidated: Vec::new(),
                 credit: None,
+                silent_since: None,
                 down: false,
             },
         );
@@ -439,6 +445,10 @@ impl Fabric for MockFabric {
             return Err(STALE.into());
         }
         self.cut(conn, DisconnectReason::Local);
+        self.goodbyes += 1;
+        if self.connections.get(&conn).is_some_and(|there| there.silent_since.is_some()) {
+            self.events.pop();
+        }
         Ok(())
     }
 
@@ -584,6 +594,11 @@ impl Fabric for MockFabric {
 
     fn wait_fds(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
+    }
+
+    fn silent_since(&self, conn: ConnId) -> Option<Timestamp> {
+        let connection = self.connections.get(&conn)?;
+        connection.silent_since.filter(|_| !connection.sends.is_empty())
     }
 
     fn counters(&self) -> FabricCounters {

@@ -9,6 +9,7 @@ mod paths;
 mod rooms;
 mod shared;
 mod sim;
+mod stopping;
 mod zeroes;
 
 use core::time::Duration;

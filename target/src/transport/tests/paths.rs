@@ -284,35 +284,6 @@ fn disconnect_command_ends_the_queue_and_frees_its_identifier() {
 }
 
 #[test]
-fn shutdown_finishes_what_is_in_flight() {
-    let mut rig = Rig::new();
-    let (_, cntlid) = rig.controller();
-    let conn = rig.queue(cntlid, 1, 32, 16);
-    rig.storage().held = true;
-    let sgl = rig.memory(conn, 1, vec![0; 512]);
-    let command = rig.read_command(0, 1, sgl);
-    rig.send(conn, &command);
-    rig.settle();
-    rig.reactor.shutdown(rig.now);
-    let sgl = rig.memory(conn, 2, vec![0; 512]);
-    let late = rig.read_command(0, 1, sgl);
-    rig.send(conn, &late);
-    rig.settle();
-    assert!(!rig.reactor.is_drained());
-    rig.storage().held = false;
-    rig.turn();
-    assert!(rig.response(conn).status().is_success());
-    assert!(rig.host(conn).responses.is_empty());
-    rig.settle();
-    assert!(rig.reactor.is_drained());
-    rig.check_nothing_leaked();
-    // Nobody gets in any more.
-    let conn = rig.fabric().dial(&[0; 32], 1);
-    rig.settle();
-    assert_eq!(rig.host(conn).rejected.as_deref(), Some(&[0, 0, 6, 0][..]));
-}
-
-#[test]
 fn before_connect_nothing_else_is_done() {
     let mut rig = Rig::new();
     let conn = rig.dial(1, 32, 16);

@@ -325,3 +325,43 @@ fn a_host_that_vanishes_leaves_nothing_behind() {
     assert_eq!(resources.buffer_bytes_free, resources.buffer_bytes);
     assert_eq!(world.reactor.statistics().anomalies, 0);
 }
+
+/// A stop with a response on its way that nobody will acknowledge.
+fn stop_without_host(seed: u64, faults: Faults, cut_at_once: bool) -> Duration {
+    let mut world = World::new(seed, faults);
+    let (_, queue) = world.bring_up(16, 4);
+    world.reactor.storage_mut().held = true;
+    let sgl = world.sgl(queue, 0, 65_536);
+    let cid = world.send(queue, io(false, 0, 128).with_sgl(sgl), &[]);
+    world.until(|world| (world.reactor.storage().in_flight() == 1).then_some(()));
+    if cut_at_once {
+        world.net.cut(TARGET, HOST, true);
+        world.net.cut(HOST, TARGET, true);
+    }
+    world.reactor.storage_mut().held = false;
+    let start = world.net.now();
+    world.reactor.shutdown(start);
+    if !cut_at_once {
+        assert!(world.answer(queue, cid).status().is_success());
+    }
+    world.until(|world| world.reactor.is_drained().then_some(()));
+    let resources = world.reactor.resources();
+    assert_eq!(resources.requests, 0);
+    assert_eq!(resources.buffer_bytes_free, resources.buffer_bytes);
+    assert_eq!(world.reactor.statistics().anomalies, 0);
+    world.net.now().since(start)
+}
+
+#[test]
+fn a_stop_gives_up_a_host_that_is_gone_and_answers_one_that_is_there() {
+    let lossy = Faults { loss_ppm: 30_000, reorder_ppm: 10_000, ..Faults::NONE };
+    let ReactorConfig { stop_silence, stop_close_timeout, .. } = config();
+    for seed in 0..10 {
+        let gone = stop_without_host(seed, lossy, true);
+        assert!(gone >= stop_silence, "{gone:?}");
+        assert!(gone < stop_silence + stop_close_timeout + Duration::from_millis(50), "{gone:?}");
+        let there = stop_without_host(seed, lossy, false);
+        assert!(there < stop_close_timeout + Duration::from_millis(50), "{there:?}");
+    }
+    assert!(stop_without_host(0, Faults::NONE, false) < Duration::from_millis(20));
+}

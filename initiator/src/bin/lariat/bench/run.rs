@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use lariat::{Buffer, BufferPool, Controller, Geometry, IoCompletion, IoQueue, wait_any};
+use lariat_fabric::waiting::YIELD_AFTER;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
@@ -20,8 +21,6 @@ use crate::units::{show_count, show_rate, to_f64};
 
 /// Between two looks at the clock and at signals.
 const TICK: Duration = Duration::from_millis(50);
-/// Who waits leaves the core to others only after so long: it costs a system call a turn.
-const YIELD_AFTER: Duration = Duration::from_micros(10);
 
 /// What the threads and the time keeper share.
 struct Shared {
