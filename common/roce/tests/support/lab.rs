@@ -292,3 +292,11 @@ pub fn rej(from: CommId, to: CommId, reason: RejReason) -> CmMessage {
         private_data: [0; Rej::PRIVATE_LEN],
     })
 }
+
+/// The rejection that a message is.
+pub fn rejection(message: &CmMessage) -> &Rej {
+    match message {
+        CmMessage::Rej(rej) => rej,
+        other => panic!("{other:?}"),
+    }
+}
