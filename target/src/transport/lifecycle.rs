@@ -15,7 +15,6 @@ use lariat_wire::nvme::QueueSize;
 use lariat_wire::rdma_cm::{ConnectAccept, ConnectReject, RejectStatus};
 
 use super::arena::Piece;
-use super::buffer::Class;
 use super::connection::{Agreement, Connection, Phase, Receives, Role};
 use super::reactor::{Reactor, key_of};
 use super::request::State;
@@ -312,48 +311,6 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
         }
         // Nothing may be left of a half-made connection; a handle that is gone is ignored.
         self.fabric.destroy(now, id);
-    }
-
-    /// Who owes acknowledgements and gives none takes no more buffers for data. Admin commands go on:
-    /// they have their reserve, and a probe that was lost must not hold them up.
-    pub(super) fn bar_silent(&mut self, now: Timestamp) {
-        let limit = self.config.starve_timeout;
-        if limit.is_zero() {
-            return;
-        }
-        for (at, connection) in &self.connections {
-            let since = connection.wire.stalled_since();
-            let is_data = connection.agreement.class() == Class::Data;
-            let barred = is_data && since.is_some_and(|since| now.since(since) >= limit / 4);
-            self.pool.bar(key_of(at), barred);
-        }
-    }
-
-    /// When a connection is to be ended if nothing changes: its peer owes acknowledgements, and
-    /// others wait for the buffers that it holds.
-    pub(super) fn silent_at(
-        &self,
-        key: u32,
-        connection: &Connection,
-        waiting_since: Timestamp,
-    ) -> Timestamp {
-        let limit = self.config.starve_timeout;
-        match connection.wire.stalled_since() {
-            Some(since)
-                if waiting_since < Timestamp::NEVER && !limit.is_zero() && self.pool.holds(key) =>
-            {
-                since.max(waiting_since) + limit
-            }
-            _ => Timestamp::NEVER,
-        }
-    }
-
-    /// Asks an idle peer whether it is there, with this turn's batch.
-    pub(super) fn probe(&mut self, key: u32) {
-        if let Some(connection) = self.connections.get_mut(key as usize) {
-            connection.probe_due = true;
-            self.list(key);
-        }
     }
 
     /// The peer broke the transport's rules.

@@ -11,7 +11,8 @@
 //! lifecycle.rs  connections come and go
 //! stopping.rs   the end in good order
 //! shared.rs     receives that many queues share
-//! reactor.rs    one turn of the loop, timers, sleep
+//! timers.rs     what time brings, and how long to sleep
+//! reactor.rs    one turn of the loop
 //! ```
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
@@ -19,6 +20,7 @@
 mod arena;
 mod buffer;
 mod command;
+mod config;
 mod connection;
 mod exchange;
 mod execute;
@@ -32,11 +34,13 @@ mod shared;
 mod sparse;
 mod stats;
 mod stopping;
+mod timers;
 mod wr_id;
 
 #[cfg(test)]
 mod tests;
 
-pub use reactor::{Reactor, ReactorConfig, ReactorError, Resources};
+pub use config::ReactorConfig;
+pub use reactor::{Reactor, ReactorError, Resources};
 pub use request::State;
 pub use stats::{BUCKETS, Latency, Stage, Statistics};

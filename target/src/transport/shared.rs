@@ -22,8 +22,9 @@ use lariat_fabric::{Fabric, Timestamp};
 use slab::Slab;
 
 use super::arena::Piece;
+use super::config::ReactorConfig;
 use super::connection::{Agreement, Capsule, Connection, Receives};
-use super::reactor::{Reactor, ReactorConfig, key_of};
+use super::reactor::{Reactor, key_of};
 use super::wr_id::WrId;
 use crate::storage::Storage;
 
