@@ -238,13 +238,18 @@ pub struct QpConfig {
     /// Where its receives come from instead, of the same domain and device. It takes none of its
     /// own then.
     pub shared_receive: Option<SharedReceiveId>,
+    /// Whether an RDMA WRITE of several packets may go out as so many WRITEs of one packet each.
+    /// These are all of one size, where the first of a WRITE carries 16 bytes more than those that
+    /// follow, so a provider that sends datagrams by the run sends longer runs. The difference to the
+    /// peer: of a WRITE that it refuses for its length some may have arrived. Devices take no notice.
+    pub divide_writes: bool,
 }
 
 impl QpConfig {
     /// A queue pair with receives of its own.
     #[must_use]
     pub const fn new(domain: DomainId, max_send: u32, max_recv: u32) -> Self {
-        Self { domain, max_send, max_recv, shared_receive: None }
+        Self { domain, max_send, max_recv, shared_receive: None, divide_writes: false }
     }
 }
 

@@ -147,6 +147,8 @@ impl<F: Fabric, S: Storage> Reactor<F, S> {
             max_send: agreement.max_send(),
             max_recv: agreement.receives,
             shared_receive: shared.and_then(|shared| self.shared.id(shared)),
+            // What the host's region does not hold is the host's fault, and its memory alone.
+            divide_writes: true,
         };
         let timeout = self.config.connect_timeout;
         let receives = (receives, shared);

@@ -139,6 +139,7 @@ impl Endpoint {
             max_send: config.max_send,
             max_recv,
             shared_receive: config.shared_receive,
+            divide_writes: config.divide_writes,
         }));
         Ok(())
     }

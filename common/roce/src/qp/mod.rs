@@ -100,7 +100,7 @@ impl QueuePair {
         let params = &QpParams { advertise_credits, ..*params };
         self.link = Some(Box::new(Link {
             peer: Peer { remote: params.remote, qpn: params.peer_qpn },
-            requester: Requester::new(now, self.setup.max_send as usize, params),
+            requester: Requester::new(now, &self.setup, params),
             responder: Responder::new(self.setup.domain, params),
         }));
         true

@@ -14,7 +14,7 @@ use crate::verbs::{SendOp, SendRequest, WcStatus};
 
 use super::buffer::LocalBuffer;
 use super::completions::Completions;
-use super::config::{QpCounters, QpFailure, QpParams};
+use super::config::{QpCounters, QpFailure, QpParams, QpSetup};
 use super::congestion::Window;
 use super::emit::{Extension, Label, Outbox};
 use super::opcode_of;
@@ -40,6 +40,8 @@ pub(super) struct SendWqe {
     first_byte: u64,
     /// Which message of the connection it is, counted from 1; set when its first packet goes out.
     message: u64,
+    /// Each of its packets is a message of its own.
+    divided: bool,
 }
 
 impl SendWqe {
@@ -111,6 +113,7 @@ pub(super) struct Requester {
     pub(super) queue: VecDeque<SendWqe>,
     pub(super) mtu: u32,
     read_depth: usize,
+    divide_writes: bool,
     tail: Seq,
     tail_byte: u64,
     /// The oldest packet without answer.
@@ -149,15 +152,16 @@ pub(super) struct Requester {
 }
 
 impl Requester {
-    pub(super) fn new(now: Timestamp, max_send: usize, params: &QpParams) -> Self {
+    pub(super) fn new(now: Timestamp, setup: &QpSetup, params: &QpParams) -> Self {
         let mtu = u32::try_from(params.path_mtu.bytes()).unwrap_or(256);
         let first = Seq::first(params.send_psn);
         let depth = usize::from(params.initiator_depth);
         let tries = u32::from(params.retry_count) + 1;
         Self {
-            queue: VecDeque::with_capacity(max_send),
+            queue: VecDeque::with_capacity(setup.max_send as usize),
             mtu,
             read_depth: depth,
+            divide_writes: setup.divide_writes,
             tail: first,
             tail_byte: 0,
             unacked: first,
@@ -207,6 +211,7 @@ impl Requester {
             end: self.tail,
             first_byte,
             message: 0,
+            divided: self.divide_writes && matches!(request.op, SendOp::Write { .. }),
         });
     }
 
@@ -332,7 +337,7 @@ impl Requester {
             let fresh = self.next == self.newest;
             let half_window = self.window.bytes() / 2;
             let Some(wqe) = self.queue.get_mut(self.cursor) else { break };
-            let begins = fresh && (self.next == wqe.first || wqe.is_read());
+            let begins = fresh && (self.next == wqe.first || wqe.divided || wqe.is_read());
             if begins {
                 self.messages += 1;
                 wqe.message = self.messages;
@@ -352,7 +357,11 @@ impl Requester {
                         self.bytes_since_ack_request = 0;
                     }
                     answered = ack_request;
-                    let (opcode, extension) = data_headers(wqe, offset == 0, last);
+                    let (opcode, extension) = if wqe.divided {
+                        divided_headers(wqe, offset, length)
+                    } else {
+                        data_headers(wqe, offset == 0, last)
+                    };
                     let label = Label { opcode, psn: seq.psn(), ack_request };
                     out.push(peer.packet(label, extension, wqe.buffer.payload(offset, length)));
                     self.next = seq.next();
@@ -479,6 +488,19 @@ impl Requester {
         self.deadline = Timestamp::NEVER;
         self.rnr_until = None;
     }
+}
+
+/// Opcode and extended header of a packet that is a WRITE of its own.
+#[inline]
+fn divided_headers(wqe: &SendWqe, offset: u32, length: u32) -> (Opcode, Extension) {
+    let extension = match wqe.op {
+        SendOp::Write { remote_address, rkey } => {
+            let virtual_address = remote_address.wrapping_add(u64::from(offset));
+            Extension::Reth(Reth { virtual_address, rkey, length })
+        }
+        _ => Extension::None,
+    };
+    (Opcode::WriteOnly, extension)
 }
 
 /// Opcode and extended header of a SEND's or WRITE's packet (IBTA 9.3.1, table 38).

@@ -59,6 +59,45 @@ fn segmentation_at_every_mtu() {
 }
 
 #[test]
+fn divided_writes_are_packets_of_one_kind() {
+    for mtu in PathMtu::ALL {
+        let size = u32::try_from(mtu.bytes()).unwrap();
+        for (length, packets) in [(0, 1), (size, 1), (3 * size, 3), (3 * size + 5, 4)] {
+            let mut pair = Pair::with(mtu, true, |_, params| params.advertise_credits = true);
+            let bytes = pattern(length.into(), 4 * size as usize);
+            let source = pair.region(0, bytes.clone(), Access::LOCAL_READ);
+            let sink = pair.region(1, vec![0; 5 * size as usize], Access::REMOTE);
+            let op = SendOp::Write { remote_address: BASE + 3, rkey: key_of(sink) };
+            pair.recv(1, 5, SgeList::EMPTY);
+            pair.send(0, 6, op, at(source, 0, length));
+            pair.send(0, 7, SendOp::Send, SgeList::EMPTY);
+            pair.settle();
+            assert_eq!(pair.count(0, Opcode::WriteOnly), packets, "{length} at {size}");
+            assert_eq!(pair.log.iter().filter(|(from, ..)| *from == 0).count(), packets + 1);
+            let ended = [(6, WcOpcode::Write, OK, 0), (7, WcOpcode::Send, OK, 0)];
+            assert_eq!(pair.done(0), ended);
+            let mut wanted = vec![0; 5 * size as usize];
+            wanted[3..][..length as usize].copy_from_slice(&bytes[..length as usize]);
+            assert_eq!(pair.sides[1].mem.bytes(sink), wanted);
+        }
+    }
+}
+
+/// Each is checked by itself: those before the one that leaves the region have arrived.
+#[test]
+fn a_divided_write_beyond_its_region_is_refused_there() {
+    let mut pair = Pair::with(PathMtu::Mtu256, true, |_, _| {});
+    let source = pair.region(0, vec![7; 1024], Access::LOCAL_READ);
+    let sink = pair.region(1, vec![0; 600], Access::REMOTE);
+    let op = SendOp::Write { remote_address: BASE, rkey: key_of(sink) };
+    pair.send(0, 6, op, at(source, 0, 1024));
+    pair.settle();
+    assert_eq!(pair.done(0), [(6, WcOpcode::Write, WcStatus::RemoteAccess, 0)]);
+    let bytes = pair.sides[1].mem.bytes(sink);
+    assert!(bytes[..512].iter().all(|byte| *byte == 7) && bytes[512..].iter().all(|b| *b == 0));
+}
+
+#[test]
 fn sixteen_mebibytes_and_more_each_way() {
     let length = (16 << 20) + 5;
     let mut pair = Pair::new(PathMtu::Mtu4096, |_, _| {});
@@ -178,6 +217,7 @@ fn what_cannot_be_posted() {
         max_send: 1,
         max_recv: 1,
         shared_receive: None,
+        divide_writes: false,
     };
     let mut qp = QueuePair::new(setup);
     let request = SendRequest { wr_id: 0, op: SendOp::Send, sges: SgeList::EMPTY, signaled: true };

@@ -241,7 +241,16 @@ impl Pair {
     }
 
     /// Connected, queues of 64. `tune` may change either side's parameters.
-    pub(super) fn new(mtu: PathMtu, mut tune: impl FnMut(usize, &mut QpParams)) -> Self {
+    pub(super) fn new(mtu: PathMtu, tune: impl FnMut(usize, &mut QpParams)) -> Self {
+        Self::with(mtu, false, tune)
+    }
+
+    /// The same; `divide_writes` as in [`QpSetup`].
+    pub(super) fn with(
+        mtu: PathMtu,
+        divide_writes: bool,
+        mut tune: impl FnMut(usize, &mut QpParams),
+    ) -> Self {
         let now = Timestamp::from_nanos(1_000_000);
         let psns = PSNS;
         let sides = [0_usize, 1].map(|me| {
@@ -253,6 +262,7 @@ impl Pair {
                 max_send: 64,
                 max_recv: 64,
                 shared_receive: None,
+                divide_writes,
             });
             let mut params = params(mtu);
             params.peer_qpn = number(1 - me);

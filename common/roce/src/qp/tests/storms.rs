@@ -56,7 +56,7 @@ impl Storm {
         let mut dice = Dice(seed);
         let psns = [0xff_ff00 + dice.below(0x200), dice.below(1 << 24)]
             .map(|psn| Psn::new(u32::try_from(psn).unwrap()));
-        let mut pair = Pair::new(weather.mtu, |me, params| {
+        let mut pair = Pair::with(weather.mtu, seed % 2 == 1, |me, params| {
             params.send_psn = psns[me];
             params.expected_psn = psns[1 - me];
             params.initiator_depth = weather.depth;
