@@ -4,7 +4,7 @@
 # run: by name
 . "$(dirname "$0")/lib.sh"
 
-seconds=2 rounds=3
+seconds=2 rounds=2
 out=$LAB_OUT/bench
 rm -rf "$out" && mkdir -p "$out"
 iqn=iqn.2026-11.io.lariat
@@ -116,27 +116,18 @@ iscsi_disks() {
 # nvme_host NAME NQN PORT [OPTIONS...]
 nvme_host() {
     nvme connect -t rdma -a $address -s "$3" -n "$2" -q $HOST_NQN -I $HOST_ID --nr-io-queues=2 "${@:4}" || return
-    until_true 20 nvme_disks "$1" "$2"
-}
-nvme_disks() {
-    local file name found=0
-    for file in /sys/class/nvme-subsystem/nvme-subsys*/subsysnqn; do
-        [ "$(cat "$file")" = "$2" ] || continue
-        # The kernel looks at namespaces side by side: the names' numbers need not be theirs.
-        for name in "$(dirname "$file")"/nvme*n[12]; do
-            [ -b "/dev/${name##*/}" ] || continue
-            case $(cat "$name/nsid") in
-            1) echo "/dev/${name##*/}" >"$WORK/$1.null" ;;
-            2) echo "/dev/${name##*/}" >"$WORK/$1.memory" ;;
-            esac
-            found=$((found + 1))
-        done
-    done
-    [ $found = 2 ]
+    until_true 20 device_ready "$2" 1 && device "$2" 1 >"$WORK/$1.null" &&
+        until_true 20 device_ready "$2" 2 && device "$2" 2 >"$WORK/$1.memory"
 }
 
 # --- measuring
 
+# fill PEER: its memory disk is written from end to end, so that nobody is measured at getting memory. (Then
+# lariatd asks for huge pages, once.)
+fill() {
+    fio --name=fill --filename="$(cat "$WORK/$1.memory")" --rw=write --bs=128k --iodepth=16 --size=256m \
+        --ioengine=io_uring --direct=1
+}
 
 # measure PEER DISK WORKLOAD ROUND: the tool's command, its report, and what it cost.
 measure() {
@@ -196,6 +187,14 @@ if [ -n "${LAB_SPDK:-}" ]; then
 else
     say 'SPDK is not measured: no build given (--spdk DIR)'
 fi
+for peer in "${peers[@]}"; do
+    # Ours have the others' disks, and so has iSER.
+    case $peer in ours-* | iser) continue ;; esac
+    [ "$peer" != spdk ] || kill -CONT $spdk_pid
+    check "the memory disk of $peer is filled" fill "$peer"
+    [ "$peer" != spdk ] || kill -STOP $spdk_pid
+done
+sleep 8
 for ((round = 0; round < rounds; round++)); do
     for disk in null memory; do
         for workload in "${workloads[@]}"; do

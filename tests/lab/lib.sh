@@ -287,18 +287,19 @@ controller() {
 }
 absent_controller() { ! controller "$1"; }
 
-# device NQN: its first namespace's block device.
+# device NQN [NSID]: a namespace's block device. (The kernel looks at namespaces side by side: the numbers in
+# the names of devices need not be theirs.)
 device() {
     local file name
     for file in /sys/class/nvme-subsystem/nvme-subsys*/subsysnqn; do
         [ -f "$file" ] && [ "$(cat "$file")" = "$1" ] || continue
-        for name in "$(dirname "$file")"/nvme*n1; do
-            [ -b "/dev/${name##*/}" ] && { echo "/dev/${name##*/}"; return; }
+        for name in "$(dirname "$file")"/nvme*n[0-9]; do
+            [ -b "/dev/${name##*/}" ] && [ "$(cat "$name/nsid")" = "${2:-1}" ] && { echo "/dev/${name##*/}"; return; }
         done
     done
     return 1
 }
-device_ready() { local d; d=$(device "$1") && [ "$(blockdev --getsize64 "$d")" -gt 0 ]; }
+device_ready() { local d; d=$(device "$@") && [ "$(blockdev --getsize64 "$d")" -gt 0 ]; }
 controller_live() { [ "$(cat "/sys/class/nvme/$(controller "$1")/state")" = live ]; }
 
 # --- data

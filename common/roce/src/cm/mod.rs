@@ -1,6 +1,6 @@
 //! The RoCEv2 connection manager (IBTA volume 1, 12.9 to 12.11): messages in, messages out, timers.
 //!
-//! [`Exchange`] is one connection's share: a state machine along the table of `state`. Which
+//! `Exchange` is one connection's share: a state machine along the table of `state`. Which
 //! connection a message is for, listeners, and the numbers that identify connections are the
 //! endpoint's, which is the only caller.
 
