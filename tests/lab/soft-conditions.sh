@@ -35,6 +35,14 @@ our_host() {
     check "$where: our initiator, 4 KiB" ours_verify "$(kernels_of "$family")" $KERNEL_NQN 524288 4k
     check "$where: our initiator, 256 KiB" ours_verify "$(kernels_of "$family")" $KERNEL_NQN 2097152 256k
 }
+# Who waits for an answer in vain asks by another packet whether anything is there. Soft-RoCE has to outlive that.
+unheard() {
+    tc qdisc add dev h0 root netem loss 100% || return
+    ours discover "$1" --connect-timeout 3
+    local status=$?
+    impair
+    [ $status != 0 ]
+}
 
 for mtu in ${LAB_MTUS:-1500 4500}; do
     must "networks with an MTU of $mtu" networks "$mtu"
@@ -46,6 +54,10 @@ for mtu in ${LAB_MTUS:-1500 4500}; do
     must 'the kernel target listens on IPv4' kernel_target 10.9.0.1 ipv4 /dev/ram1
     must 'the kernel target listens on IPv6' kernel_target fd09::1 ipv6 /dev/ram1
     in_each our_host
+    for family in 4 6; do
+        check "IPv$family, MTU $mtu: our initiator is not answered" unheard "$(kernels_of $family)"
+        check "IPv$family, MTU $mtu: it is answered again" ours_verify "$(kernels_of $family)" $KERNEL_NQN 524288 4k
+    done
     counters
     no_kernel_target
     no_networks

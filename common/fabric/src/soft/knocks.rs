@@ -29,7 +29,7 @@ const LEAST_TIME: Duration = Duration::from_secs(1);
 
 /// A peer's UDP port, to knock at.
 pub trait Door {
-    /// Sends something that no peer minds.
+    /// Sends a packet that no peer minds.
     fn knock(&mut self);
 
     /// What the peer's system (or a firewall) said against the knocks, if anything since the last
