@@ -218,6 +218,9 @@ fn an_interrupted_write_ends_cleanly() -> Result<()> {
                 it_reads.recv_timeout(LIMIT).context("nobody reads")?;
             }
             running.signal(Signal::SIGINT)?;
+            // As `timeout` has it, which signals the process and then its group.
+            thread::sleep(Duration::from_millis(1));
+            let _ = running.signal(Signal::SIGINT);
             running.wait(LIMIT)
         })?;
         let said = fs::read_to_string(words)?;

@@ -11,6 +11,10 @@ use core::time::Duration;
 /// `docs/performance-notes.md`.
 pub const YIELD_AFTER: Duration = Duration::from_micros(10);
 
+/// A signal so soon after another is the same one: `timeout` sends its own to the process, then to the
+/// group that this is in.
+pub const SAME_SIGNAL: Duration = Duration::from_millis(500);
+
 /// At an orderly end, how long a peer that owes acknowledgements may be silent
 /// ([`Fabric::silent_since`](crate::Fabric::silent_since)) until it is not waited for any more.
 ///

@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError, Sender, unbounded};
 use lariat_fabric::provider::NoDevice;
+use lariat_fabric::waiting::SAME_SIGNAL;
 use lariat_fabric::{Fabric, ListenError, soft};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::{SigSet, Signal};
@@ -341,10 +342,6 @@ fn serve(
         }
     }
 }
-
-/// A signal so soon after another is the same one: `timeout` sends its own to the process, then to the
-/// group that this is in.
-const SAME_SIGNAL: Duration = Duration::from_millis(500);
 
 /// Until all reactors have ended, a second signal comes, or it takes too long.
 fn wait_for_end(news: &Receiver<News>, running: usize, bound: Duration) -> Result<(), RunError> {

@@ -51,8 +51,9 @@ impl Default for IbConfig {
 pub enum OpenError {
     /// There is none.
     #[error(
-        "this machine has no RDMA device; use fabric \"soft\", or load the driver of the device \
-         (for a software device on eth0: modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0)"
+        "this machine has no RDMA device, which fabric \"ib\" needs: load the driver of one (for a \
+         software device on eth0: modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0), or \
+         stay with fabric \"soft\""
     )]
     NoDevice,
     /// There is one, but user space is not served.

@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
+use lariat_fabric::waiting::SAME_SIGNAL;
 use nix::sys::signal::{SigSet, Signal};
 
 use crate::failure::EXIT_INTERRUPTED;
@@ -20,7 +22,7 @@ impl Stop {
     /// Takes SIGINT and SIGTERM. Call it before other threads start: they inherit the mask.
     ///
     /// Until [`Stop::orderly`] a signal ends the process; after it the first signal sets the flag,
-    /// and the second ends the process.
+    /// and the second ends the process if it is not the same one ([`SAME_SIGNAL`]).
     pub(crate) fn install() -> Result<Self> {
         let stop = Self::default();
         let mut signals = SigSet::empty();
@@ -31,9 +33,11 @@ impl Stop {
         std::thread::Builder::new()
             .name("signals".into())
             .spawn(move || {
+                let mut first: Option<Instant> = None;
                 while signals.wait().is_ok() {
+                    let since_first = first.get_or_insert_with(Instant::now).elapsed();
                     let again = seen.requested.swap(true, Ordering::Relaxed);
-                    if again || !seen.orderly.load(Ordering::Relaxed) {
+                    if !seen.orderly.load(Ordering::Relaxed) || again && since_first > SAME_SIGNAL {
                         std::process::exit(i32::from(EXIT_INTERRUPTED));
                     }
                 }
