@@ -241,7 +241,8 @@ pub struct QpConfig {
     /// Whether an RDMA WRITE of several packets may go out as so many WRITEs of one packet each.
     /// These are all of one size, where the first of a WRITE carries 16 bytes more than those that
     /// follow, so a provider that sends datagrams by the run sends longer runs. The difference to the
-    /// peer: of a WRITE that it refuses for its length some may have arrived. Devices take no notice.
+    /// peer: of a WRITE that it refuses for its length some may have arrived. Not done while the peer
+    /// grants end-to-end credits, which count messages. Devices take no notice.
     pub divide_writes: bool,
 }
 

@@ -28,7 +28,8 @@ pub struct QpSetup {
     pub max_recv: u32,
     /// The shared queue that its receives come from; then it takes none of its own.
     pub shared_receive: Option<SharedReceiveId>,
-    /// Whether WRITEs of several packets go out as WRITEs of one packet each.
+    /// Whether WRITEs of several packets go out as WRITEs of one packet each, unless the peer grants
+    /// credits by the message.
     pub divide_writes: bool,
 }
 

@@ -40,7 +40,7 @@ pub(super) struct SendWqe {
     first_byte: u64,
     /// Which message of the connection it is, counted from 1; set when its first packet goes out.
     message: u64,
-    /// Each of its packets is a message of its own.
+    /// Each of its packets is a message of its own; set when its first packet goes out.
     divided: bool,
 }
 
@@ -211,7 +211,7 @@ impl Requester {
             end: self.tail,
             first_byte,
             message: 0,
-            divided: self.divide_writes && matches!(request.op, SendOp::Write { .. }),
+            divided: false,
         });
     }
 
@@ -337,6 +337,12 @@ impl Requester {
             let fresh = self.next == self.newest;
             let half_window = self.window.bytes() / 2;
             let Some(wqe) = self.queue.get_mut(self.cursor) else { break };
+            if fresh && self.next == wqe.first {
+                // Where the peer counts messages (credits), the many would hold back the SEND behind.
+                wqe.divided = self.divide_writes
+                    && self.message_limit.is_none()
+                    && matches!(wqe.op, SendOp::Write { .. });
+            }
             let begins = fresh && (self.next == wqe.first || wqe.divided || wqe.is_read());
             if begins {
                 self.messages += 1;

@@ -83,6 +83,29 @@ fn divided_writes_are_packets_of_one_kind() {
     }
 }
 
+/// A peer that grants credits by the message gets whole WRITEs, once that is known.
+#[test]
+fn writes_are_not_divided_for_who_counts_messages() {
+    let mut pair = Pair::with(PathMtu::Mtu1024, true, |_, params| params.advertise_credits = true);
+    let source = pair.region(0, vec![7; 64 << 10], Access::LOCAL_READ);
+    let sink = pair.region(1, vec![0; 64 << 10], Access::REMOTE);
+    let op = SendOp::Write { remote_address: BASE, rkey: key_of(sink) };
+    for slot in 0..20 {
+        pair.recv(1, slot, SgeList::EMPTY);
+    }
+    pair.send(0, 0, SendOp::Send, SgeList::EMPTY);
+    pair.settle();
+    let start = pair.now;
+    for slot in 0..8 {
+        pair.send(0, 2 * slot, op, at(source, 0, 64 << 10));
+        pair.send(0, 2 * slot + 1, SendOp::Send, SgeList::EMPTY);
+    }
+    pair.settle();
+    assert_eq!((pair.count(0, Opcode::WriteFirst), pair.count(0, Opcode::WriteOnly)), (8, 0));
+    assert_eq!(pair.done(1).len(), 9);
+    assert!(pair.now.since(start) < 8 * ONE_WAY, "{:?}", pair.now.since(start));
+}
+
 /// Each is checked by itself: those before the one that leaves the region have arrived.
 #[test]
 fn a_divided_write_beyond_its_region_is_refused_there() {
