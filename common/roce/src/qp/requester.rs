@@ -363,11 +363,13 @@ impl Requester {
                         self.bytes_since_ack_request = 0;
                     }
                     answered = ack_request;
-                    let (opcode, extension) = if wqe.divided {
-                        divided_headers(wqe, offset, length)
-                    } else {
-                        data_headers(wqe, offset == 0, last)
-                    };
+                    // The message that this packet is of: from where in the request, how many bytes.
+                    let (begin, message_len) =
+                        if wqe.divided { (offset, length) } else { (0, wqe.buffer.len()) };
+                    let first = offset == begin;
+                    let ends = offset + length == begin + message_len;
+                    let (opcode, extension) =
+                        data_headers(wqe.op, (begin, message_len), (first, ends));
                     let label = Label { opcode, psn: seq.psn(), ack_request };
                     out.push(peer.packet(label, extension, wqe.buffer.payload(offset, length)));
                     self.next = seq.next();
@@ -496,32 +498,24 @@ impl Requester {
     }
 }
 
-/// Opcode and extended header of a packet that is a WRITE of its own.
+/// Opcode and extended header of a SEND's or WRITE's packet (IBTA 9.3.1, table 38): the first or last of
+/// a message of `length` bytes that begins so far into the request.
 #[inline]
-fn divided_headers(wqe: &SendWqe, offset: u32, length: u32) -> (Opcode, Extension) {
-    let extension = match wqe.op {
-        SendOp::Write { remote_address, rkey } => {
-            let virtual_address = remote_address.wrapping_add(u64::from(offset));
-            Extension::Reth(Reth { virtual_address, rkey, length })
-        }
-        _ => Extension::None,
-    };
-    (Opcode::WriteOnly, extension)
-}
-
-/// Opcode and extended header of a SEND's or WRITE's packet (IBTA 9.3.1, table 38).
-#[inline]
-fn data_headers(wqe: &SendWqe, first: bool, last: bool) -> (Opcode, Extension) {
+fn data_headers(
+    op: SendOp,
+    (begin, length): (u32, u32),
+    (first, last): (bool, bool),
+) -> (Opcode, Extension) {
     let mut extension = Extension::None;
-    let opcode = match wqe.op {
+    let opcode = match op {
         SendOp::SendWithInvalidate { rkey } if last => {
             extension = Extension::Ieth(Ieth { rkey });
             if first { Opcode::SendOnlyInvalidate } else { Opcode::SendLastInvalidate }
         }
         SendOp::Write { remote_address, rkey } => {
             if first {
-                let length = wqe.buffer.len();
-                extension = Extension::Reth(Reth { virtual_address: remote_address, rkey, length });
+                let virtual_address = remote_address.wrapping_add(u64::from(begin));
+                extension = Extension::Reth(Reth { virtual_address, rkey, length });
             }
             match (first, last) {
                 (true, true) => Opcode::WriteOnly,
